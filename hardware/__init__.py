@@ -1,0 +1,1 @@
+"""What is known of machines: datasheets, engine times, measured kernels."""
