@@ -30,12 +30,15 @@ UsageProblem: type[Exception] = next(
 
 def main() -> None:
     """Entry point of the `specmodel` script."""
+    code: object = 0
     try:
         code = app(standalone_mode=False)
     except InputError as error:
-        _refuse(f"{_option(error.field)} = {error.value!r}: {error.allowed}")
+        _refuse(f"{_option(error.field)} = {error.shown}: {error.allowed}")
     except UsageProblem as error:
-        _refuse(" ".join(error.format_message().split()))  # type: ignore[attr-defined]
+        message = " ".join(error.format_message().split())  # type: ignore[attr-defined]
+        if message:  # without one it was a call without arguments, which printed the help
+            _refuse(message)
     except (typer.Abort, KeyboardInterrupt):
         typer.echo("specmodel: interrupted", err=True)
         sys.exit(130)

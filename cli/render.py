@@ -11,7 +11,8 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from specmodel.answers import BreakevenResult, OptimizeResult, StepResult
-    from specmodel.catalog import Device
+    from specmodel.device import Datasheet
+    from specmodel.model_list import ModelRow
 
 BEST, LOSS = "bold green", "red"
 ROWS_AROUND_BEST = 6  # how far past the flat band the table of depths goes on
@@ -122,47 +123,58 @@ def step(result: StepResult) -> None:
     _closing(console, result.why, result.assumptions, result.trust, result.warnings)
 
 
-def devices(listed: Iterable[Device]) -> None:
-    """Every device, its dense peaks and where they come from."""
+def devices(listed: Iterable[Datasheet]) -> None:
+    """Every device, its dense peaks and how many remarks it carries."""
     console = Console()
     table = _table("devices (dense peaks)", ("id", "memory GB", "TB/s", "bf16 TFLOP/s", "fp8", "fp4", "notes"))
-    for device in listed:
-        peaks = device.peak_flops_per_s
+    for sheet in listed:
+        bf16 = sheet.value("peak_bf16") or sheet.value("peak_fp16")
         table.add_row(
-            device.id,
-            f"{device.memory_bytes / 1e9:.1f}",
-            f"{device.bandwidth_bytes_per_s / 1e12:.3g}",
-            *(f"{peaks[rate] / 1e12:,.0f}" if rate in peaks else "-" for rate in ("bf16", "fp8", "fp4")),
-            f"{len(device.warnings)} to mind" if device.warnings else "",
+            sheet.id,
+            _scaled(sheet.value("memory"), 1e9, ".1f"),
+            _scaled(sheet.value("bandwidth"), 1e12, ".3g"),
+            _scaled(bf16, 1e12, ",.0f"),
+            _scaled(sheet.value("peak_fp8"), 1e12, ",.0f"),
+            _scaled(sheet.value("peak_fp4"), 1e12, ",.0f"),
+            f"{len(sheet.warnings)} to mind" if sheet.warnings else "",
         )
     console.print(table)
-    console.print(Text("one device with its sources: specmodel devices ID", style="dim"))
+    console.print(Text("one device with the source of every figure: specmodel devices ID", style="dim"))
 
 
-def device(shown: Device) -> None:
+def device(sheet: Datasheet) -> None:
     """One device with the source of each figure."""
     console = Console()
-    table = _table(shown.name, ("figure", "source"))
-    for figure, source in shown.sources.items():
-        table.add_row(figure, source)
+    table = _table(f"{sheet.id}: {sheet.name}", ("figure", "value", "kind", "source"))
+    for name, figure in sheet.figures.items():
+        table.add_row(name, f"{figure.value:.6g} {figure.unit}", figure.kind, figure.source)
     console.print(table)
-    for warning in shown.warnings:
-        console.print(Text(f"note: {warning}", style="yellow"))
+    for remark in sheet.warnings:
+        console.print(Text(f"note: {remark}", style="yellow"))
 
 
-def grid(title: str, columns: Sequence[str], rows: Iterable[tuple[Sequence[str], str]]) -> None:
-    """A plain table: each row its cells and a style."""
-    table = _table(title, columns)
-    for cells, style in rows:
-        table.add_row(*cells, style=style)
-    Console().print(table)
-
-
-def lines(sentences: Iterable[str], style: str = "") -> None:
-    """Sentences below a table."""
+def models(rows: Sequence[ModelRow]) -> None:
+    """Models, what follows from their shape, and how well that is checked."""
     console = Console()
-    for sentence in sentences:
-        console.print(Text(sentence, style=style))
+    table = _table("models", ("id", "parameters", "active", "GFLOP/token", "KV KiB/token", "weights GB", "notes"))
+    for row in rows:
+        table.add_row(
+            row.id,
+            _scaled(row.parameters, 1e9, ",.2f", " B"),
+            _scaled(row.active_parameters, 1e9, ",.2f", " B"),
+            _scaled(row.flops_per_token, 1e9, ",.1f"),
+            _scaled(row.kv_bytes_per_token, 1024, ",.1f"),
+            _scaled(row.weight_bytes, 1e9, ",.1f"),
+            row.confidence,
+        )
+    console.print(table)
+    if len(rows) == 1:
+        for note in (f"source: {rows[0].source}", *rows[0].notes):
+            console.print(Text(note, style="dim"))
+
+
+def _scaled(value: float | None, unit: float, layout: str, suffix: str = "") -> str:
+    return "-" if value is None else f"{value / unit:{layout}}{suffix}"
 
 
 def _table(title: str, columns: Sequence[str]) -> Table:

@@ -34,7 +34,6 @@ class OptimizeResult(Result):
     pays_from_alpha: float | None
     flat_band: rounds.FlatBand
     by_k: list[rounds.Depth]
-    continuous_k: float | None
     low: float | None
     high: float | None
     trust: str
@@ -99,7 +98,6 @@ def optimize(
     if law.max_k is not None and law.max_k < max_k:
         assumptions.append(f"k stops at {law.max_k}, the last position the acceptance list speaks for")
     named = getattr(law, "alpha", None)
-    continuous = rounds.continuous_best_k(named, cost) if named is not None and deployment is None else None
     return OptimizeResult(
         inputs={
             "alpha": named,
@@ -117,7 +115,6 @@ def optimize(
         pays_from_alpha=None if first is None else rounds.pays_from_alpha(1, first.round_cost),
         flat_band=rounds.flat_band(rows, within),
         by_k=rows,
-        continuous_k=continuous if continuous is None or continuous < float("inf") else None,
         low=None,
         high=None,
         trust=_trust(deployment),

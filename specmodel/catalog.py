@@ -10,11 +10,14 @@ from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specmodel.device import Datasheet, Device, Figure
 from specmodel.device_files import FRACTIONS, TEXTS, given_figure, one_line, read_datasheet, read_toml
 from specmodel.errors import InputError, unknown_name
+
+if TYPE_CHECKING:
+    from specmodel.model import Model, Totals
 
 # A header or an alias line of a shipped file; sources have a dot in theirs.
 _ENTRY = re.compile(r"^(?:\[([a-z0-9-]+)\]|aliases = \[(.*)\])$", re.MULTILINE)
@@ -231,3 +234,40 @@ def _entry(identity: str, file: str) -> Mapping[str, Any]:
     text = (_folder() / file).read_text(encoding="utf-8")
     start = text.index(f"[{identity}]\n")
     return tomllib.loads(text[start : text.index("\n[", start)] + text[text.index("\n[sources.") :])
+
+
+def model(name: str, weights: str | None = None, kv: str | None = None) -> Model | Totals:
+    """A model by catalogue id, alias or path, or one of the lectures' given as totals.
+
+    Raises
+    ------
+    InputError
+        For an unknown name (with the nearest ones), or a file that describes no decoder known here.
+    """
+    from specmodel import readers
+
+    given = _totals()
+    if _fold(name) in given:
+        if weights or kv:
+            field, value = ("weights", weights) if weights else ("kv", kv)
+            raise InputError(field, value, f"{name} is given as totals: name an architecture to choose formats")
+        return given[_fold(name)]
+    return readers.load(name, weights=weights, kv=kv)
+
+
+@cache
+def _totals() -> Mapping[str, Totals]:
+    """Models known only by their totals, by folded id."""
+    from specmodel.model import Totals
+
+    text = (files("specmodel") / "model_configs" / "totals.toml").read_text(encoding="utf-8")
+    return {
+        _fold(identity): Totals(
+            identity,
+            entry["weight_bytes"],
+            entry["flops_per_token"],
+            entry["kv_bytes_per_token"],
+            source=entry["source"],
+        )
+        for identity, entry in tomllib.loads(text).items()
+    }
