@@ -20,7 +20,8 @@ def optimize(
     k: options.K = "best",
     max_k: options.MaxK = rounds.DEFAULT_MAX_K,
     model: Annotated[
-        str | None, typer.Option("--model", help="Time the verification pass of this model instead of assuming it free.")
+        str | None,
+        typer.Option("--model", help="Time the verification pass of this model instead of assuming it free."),
     ] = None,
     device: options.Device = "h100-sxm",
     weights: options.Weights = None,

@@ -17,7 +17,15 @@ def step(
     tp: options.Tp = 1,
     batch: options.Batch = 1,
     ctx: options.Ctx = 1024,
-    k: Annotated[int, typer.Option("--k", parser=options.whole, metavar="WHOLE", help="Draft tokens verified in the pass; 0 is a plain step.")] = 0,
+    k: Annotated[
+        int,
+        typer.Option(
+            "--k",
+            parser=options.whole,
+            metavar="WHOLE",
+            help="Draft tokens verified in the pass; 0 is a plain step.",
+        ),
+    ] = 0,
     fidelity: options.FidelityName = None,
     memory_fraction: options.MemoryFraction = None,
     kv_bytes_per_token: options.KvBytes = None,

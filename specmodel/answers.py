@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from specmodel import checks, rounds
 from specmodel.acceptance import MAX_K
-from specmodel.errors import InputError
 from specmodel.result import Result
 
 if TYPE_CHECKING:
     from specmodel.acceptance import Acceptance
     from specmodel.deployment import Deployment
-    from specmodel.operating_range import Binding, DepthInterval, Interval
+    from specmodel.operating_range import Binding, DepthInterval, Interval, Range
+    from specmodel.roofline import KernelTime
 
 DEFAULT_ALPHA = 0.8
 DEFAULT_DRAFT_COST = 0.15
@@ -83,7 +83,7 @@ def optimize(
     ratios = None
     if deployment is not None:
         ratios = _verify_ratios(deployment, batch, context, max_k)
-    rows = rounds.depths(law, draft_cost=cost, max_k=max_k, charge=charge, verify_ratio=ratios)  # type: ignore[arg-type]
+    rows = rounds.depths(law, draft_cost=cost, max_k=max_k, charge=charge, verify_ratio=ratios)
     if k is None:
         top = rounds.best(rows)
     else:
@@ -92,7 +92,9 @@ def optimize(
     first = rows[1] if len(rows) > 1 else None
     assumptions = [law.describe(), _charge_words(charge, cost)]
     if deployment is None:
-        assumptions.append("a verification pass takes as long as a plain step (memory-bound, low batch); no engine time")
+        assumptions.append(
+            "a verification pass takes as long as a plain step (memory-bound, low batch); no engine time"
+        )
     else:
         assumptions += deployment.assumptions
     if law.max_k is not None and law.max_k < max_k:
@@ -189,9 +191,7 @@ def breakeven(
     checks.whole("max_k", max_k, high=MAX_K)
     assumed = DEFAULT_ALPHA if alpha is None and acceptance is None else alpha
     law = rounds.acceptance_from(assumed, acceptance, conditional=conditional, extend=extend)
-    found = operating_range(
-        setting, law, context=context, draft_cost=cost, charge=charge, k=k, max_k=max_k
-    )
+    found = operating_range(setting, law, context=context, draft_cost=cost, charge=charge, k=k, max_k=max_k)
     warnings = list(setting.warnings)
     if found.memory_limit_batch == 0:
         warnings.append(setting.why_nothing_fits(context))
@@ -318,7 +318,9 @@ def step(
         flop_per_byte=compute * fraction * peak / moved,
         idle_share_of_peak=1.0 - busy_effective * fraction,
         idle_share_of_effective=1.0 - busy_effective,
-        largest_free_width=roofline.largest_free_width(float(plain.memory_seconds), plain_per_position, batch),
+        largest_free_width=roofline.largest_free_width(
+            float(plain.memory_seconds), plain_per_position, batch
+        ),
         fits=batch <= limit,
         memory_limit_batch=limit,
         low=None,
@@ -331,11 +333,9 @@ def step(
     )
 
 
-def _kernel_row(row: object) -> StepKernel:
-    from specmodel.roofline import KernelTime, PassTime
+def _kernel_row(row: KernelTime) -> StepKernel:
+    from specmodel.roofline import PassTime
 
-    if not isinstance(row, KernelTime):
-        raise TypeError(type(row).__name__)
     one = PassTime(row.seconds, row.memory_seconds, row.compute_seconds, row.fixed_seconds, ())
     return StepKernel(
         row.name,
@@ -377,7 +377,7 @@ def _by_batch(
     for batch in [*batches, *([limit] if limit else [])]:
         last = max_k if k is None else k
         ratios = _verify_ratios(setting, batch, context, last)
-        by_k = rounds.depths(law, draft_cost=cost, max_k=last, charge=charge, verify_ratio=ratios)  # type: ignore[arg-type]
+        by_k = rounds.depths(law, draft_cost=cost, max_k=last, charge=charge, verify_ratio=ratios)
         row = by_k[k] if k is not None else rounds.best(by_k[1:] or by_k)
         rows.append(BatchRow(batch, row.k, row.tokens_per_round, row.round_cost, row.speedup))
     return rows
@@ -421,14 +421,12 @@ def _why_depth(rows: Sequence[rounds.Depth], top: rounds.Depth, cost: float, cha
     return f"every draft up to k {top.k} pays for itself, and no longer one was allowed"
 
 
-def _why_range(setting: Deployment, found: object, context: int) -> str:
-    from specmodel.operating_range import Range
-
-    if not isinstance(found, Range) or found.at_limit is None:
-        return setting.why_nothing_fits(context) if not found or not getattr(found, "memory_limit_batch", 0) else (
-            "no draft length was allowed: nothing speculates"
-        )
+def _why_range(setting: Deployment, found: Range, context: int) -> str:
     limit = found.at_limit
+    if found.memory_limit_batch == 0:
+        return setting.why_nothing_fits(context)
+    if limit is None:
+        return "k 0 was asked for: nothing speculates"
     terms = f"{limit.memory_ms:.3g} ms of memory traffic against {limit.compute_ms:.3g} ms of arithmetic"
     factor = f"{limit.bound}-bound by {limit.ratio:.1f}x" if limit.ratio < 1e6 else f"{limit.bound}-bound"
     where = f"at the memory limit, batch {limit.batch}, a verification pass of k {limit.k} needs {terms}: {factor}"
@@ -436,9 +434,7 @@ def _why_range(setting: Deployment, found: object, context: int) -> str:
         return f"no break-even: speculation pays in every batch that fits; {where}"
     if not any(interval.pays for interval in found.intervals):
         return f"speculation pays in no batch that fits; {where}"
-    losing = found.first_losing_batch
     if found.break_even_batch is not None:
-        return (
-            f"past batch {found.break_even_batch:.1f} the extra positions cost more time than the tokens they yield; {where}"
-        )
-    return f"it loses at batch {losing} already and pays later; {where}"
+        crossing = f"past batch {found.break_even_batch:.1f} the extra positions cost more time than they yield tokens"
+        return f"{crossing}; {where}"
+    return f"it loses at batch {found.first_losing_batch} already and pays later; {where}"

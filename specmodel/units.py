@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from .errors import InputError
 
 if TYPE_CHECKING:
+    from typing import Any, TypeAlias
+
     import numpy as np
     from numpy.typing import NDArray
 
-    Numeric: TypeAlias = float | NDArray[np.float64]
+    Numeric: TypeAlias = float | NDArray[Any]
     """A number, or an array of them; formulas broadcast."""
 
 KB, MB, GB, TB = 1e3, 1e6, 1e9, 1e12
@@ -122,6 +124,8 @@ def smaller(value: Numeric, limit: float) -> Numeric:
     """min(value, limit), elementwise where the value is an array."""
     if isinstance(value, (int, float)):
         return min(value, limit)
+    from typing import Any, TypeAlias
+
     import numpy as np
 
     return np.minimum(value, limit)
