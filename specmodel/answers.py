@@ -78,7 +78,7 @@ def optimize(
         One line naming the value and what is allowed.
     """
     law = rounds.acceptance_from(alpha, acceptance, conditional=conditional, extend=extend)
-    cost = checks.real("draft cost", draft_cost, low=0.0, high=1e6)
+    cost = checks.real("draft cost", draft_cost, low=0.0)
     checks.whole("max_k", max_k, high=MAX_K)
     ratios = None
     if deployment is not None:
@@ -185,7 +185,7 @@ def breakeven(
 
     setting = deployment or deploy()
     checks.whole("ctx", context, low=1, high=MAX_CONTEXT)
-    cost = checks.real("draft cost", draft_cost, low=0.0, high=1e6)
+    cost = checks.real("draft cost", draft_cost, low=0.0)
     if k is not None:
         checks.whole("k", k, high=MAX_K)
     checks.whole("max_k", max_k, high=MAX_K)

@@ -253,4 +253,4 @@ def model(name: str, weights: str | None = None, kv: str | None = None) -> Model
     """
     from specmodel import readers
 
-    return readers.load(name, weights=weights, kv=kv)
+    return readers.find_model(name, weights=weights, kv=kv)

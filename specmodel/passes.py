@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,7 +19,9 @@ from specmodel.errors import InputError
 from specmodel.matrices import Matrix
 from specmodel.model import INDEX_KEY_BYTES, Model, Totals
 from specmodel.roofline import Kernel
-from specmodel.units import Numeric
+
+if TYPE_CHECKING:
+    from specmodel.units import Numeric
 
 ACTIVATION_BYTES = 2.0  # activations travel in 16 bit between kernels in every engine considered
 SMALL_KERNELS_PER_LAYER = 4  # two norms with their residuals, rotary embedding with the KV write, the gate
@@ -111,7 +114,8 @@ def _reads(width: Numeric, kv_reread: float) -> Numeric:
     """Times the cache is read: once in a plain step, at most once per position."""
     if kv_reread == 1.0:
         return 1.0
-    return np.minimum(np.asarray(width, dtype=float), kv_reread)
+    reads: Numeric = np.minimum(np.asarray(width, dtype=float), kv_reread)
+    return reads
 
 
 @dataclass(frozen=True, slots=True)
