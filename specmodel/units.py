@@ -124,8 +124,6 @@ def smaller(value: Numeric, limit: float) -> Numeric:
     """min(value, limit), elementwise where the value is an array."""
     if isinstance(value, (int, float)):
         return min(value, limit)
-    from typing import Any, TypeAlias
-
     import numpy as np
 
     return np.minimum(value, limit)
