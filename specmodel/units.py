@@ -11,7 +11,6 @@ from .errors import InputError
 if TYPE_CHECKING:
     from typing import Any, TypeAlias
 
-    import numpy as np
     from numpy.typing import NDArray
 
     Numeric: TypeAlias = float | NDArray[Any]
