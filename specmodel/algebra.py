@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .errors import unknown_name
+from specmodel.errors import unknown_name
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,18 +46,6 @@ class Derivation:
                 return np.real(compiled(*(np.asarray(value, dtype=float) for value in values)))
 
         return evaluate
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything but the SymPy object, ready for JSON."""
-        return {
-            "topic": self.topic,
-            "name": self.name,
-            "statement": self.statement,
-            "steps": list(self.steps),
-            "result": self.result,
-            "latex": self.latex,
-            "arguments": list(self.arguments),
-        }
 
 
 def derive(topic: str | None = None) -> list[Derivation]:
@@ -101,9 +89,9 @@ def exactness() -> list[Derivation]:
     law = Derivation(
         "exactness",
         "emitted law",
-        "accept with min(1, p/q), otherwise draw from max(0, p - q) normalised: the emitted law is p for any q",
+        "accept with min(1, p/q), otherwise draw from max(0, p - q) normalised: what is emitted has law p",
         (
-            "sum the identity over the vocabulary: A + R = 1 with the overlap A = sum min(p, q), R = sum max(0, p - q)",
+            "summed over the vocabulary, the identity says A + R = 1: A = sum min(p, q), R = sum max(0, p - q)",
             f"so the chance of a rejection, 1 - A, is the mass left over: R = {sum_left}",
             "emitted = q*min(1, p/q) + (1 - A) * max(0, p - q)/R = min(p, q) + max(0, p - q) = p",
         ),
@@ -163,7 +151,7 @@ def series() -> list[Derivation]:
 
 
 def depth() -> list[Derivation]:
-    """Which draft length is best while verification costs one plain step: when k = 1 pays, when one more does."""
+    """When drafting pays, and when one more token does, while verification costs one plain step."""
     import sympy as sp
 
     alpha, c, k = _depth_symbols()
@@ -191,8 +179,8 @@ def depth() -> list[Derivation]:
         "going from k to k + 1 pays if and only if alpha^(k+1) / E(k) > c / (1 + k c)",
         (
             f"S(k+1) - S(k) = ({margin}) / ((1 + k c)(1 + (k+1) c))",
-            f"from k to k + 1 the numerator changes by {change} < 0, so the best k is the first at which it is "
-            "not positive",
+            f"from k to k + 1 the numerator changes by {change} < 0,",
+            "so the best k is the first at which it is not positive",
         ),
         "alpha^(k+1) (1 + k c) > c E(k)",
         sp.latex(sp.StrictGreaterThan(alpha ** (k + 1) * (1 + k * c), c * tokens)),
@@ -240,8 +228,8 @@ def optimum() -> list[Derivation]:
         "the best real depth in closed form; the integer optimum is one of its two neighbours",
         (
             f"put A = {shift} and w = ln(alpha) (k+1) - A, so that alpha^(k+1) = exp(A + w)",
-            "the condition becomes -c w exp(A + w) = c, that is w exp(w) = -exp(-A): w is a Lambert W of -exp(-A)",
-            "w = -1 - |ln alpha| (k + 1/c) < -1 for k >= 0: the branch is W_-1, real for c <= 1; for c > 1 no k > 0 pays",
+            "the condition becomes -c w exp(A + w) = c, so w exp(w) = -exp(-A): w is a Lambert W of -exp(-A)",
+            "w = -1 - |ln alpha| (k + 1/c) < -1: the branch is W_-1, real for c <= 1 (for c > 1 no k pays)",
             "put back, alpha^(k+1) = -1/w: the condition simplifies to 0 = 0",
         ),
         "k = (A + W_-1(-exp(-A))) / ln(alpha) - 1,  A = 1 - ln(alpha) (1 - c)/c",
@@ -294,10 +282,9 @@ def break_even() -> list[Derivation]:
         Derivation(
             "break-even",
             "flip context",
-            "past this context no batch loses: reading G times a sequence's cache takes longer than its k + 1 tokens",
+            "past this context no batch loses: G readings of a sequence's cache take longer than k + 1 tokens",
             (
-                "the denominator of the break-even batch, (k+1) t - G kv/BW with kv = context x bytes per token, "
-                "falls with the context",
+                "the denominator of the break-even batch, (k+1) t - G kv/BW, falls as the cache grows with context",
                 f"it reaches zero at context = {flip}, where the break-even batch goes to infinity",
             ),
             "context = (k+1) t BW / (G x KV bytes per token)",

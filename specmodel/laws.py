@@ -6,13 +6,13 @@ are independent cases. ``p`` is always the target's law and ``q`` the draft's.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .errors import InputError
+from specmodel import checks
+from specmodel.errors import InputError
 
 Array = NDArray[np.float64]
 
@@ -39,11 +39,13 @@ def law(values: ArrayLike, field: str = "law") -> Array:
         raise InputError(field, values, "every probability must be a finite number")
     if (array < 0.0).any():
         raise InputError(field, values, "no probability may be negative")
+    if (array > 1.0 + SUM_TOLERANCE).any():
+        raise InputError(field, values, "no probability may be above 1")
     total = array.sum(axis=-1, keepdims=True)
     worst = float(total.flat[int(np.abs(total - 1.0).argmax())])
     if not abs(worst - 1.0) <= SUM_TOLERANCE:
         raise InputError(field, values, f"probabilities must sum to 1 within 1e-6, these sum to {worst:.7g}")
-    return array / total
+    return np.asarray(array / total)
 
 
 def law_pair(p: ArrayLike, q: ArrayLike) -> tuple[Array, Array]:
@@ -83,8 +85,7 @@ def greedy(p: ArrayLike) -> Array:
 def tempered(p: ArrayLike, temperature: float) -> Array:
     r"""The law at another temperature, :math:`p_i^{1/T}` normalised; ``temperature=0`` is `greedy`."""
     target = law(p, "p")
-    if not 0.0 <= temperature < math.inf:
-        raise InputError("temperature", temperature, "must be a finite number >= 0")
+    temperature = checks.real("temperature", temperature, low=0.0)
     if temperature == 0.0:
         return greedy(target)
     with np.errstate(divide="ignore", over="ignore"):
@@ -95,8 +96,7 @@ def tempered(p: ArrayLike, temperature: float) -> Array:
 def keep_top_k(p: ArrayLike, count: int) -> Array:
     """The ``count`` likeliest tokens, renormalised; of equal ones the earlier is kept."""
     target = law(p, "p")
-    if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
-        raise InputError("top_k", count, "must be a whole number >= 1")
+    count = checks.whole("top_k", count, low=1)
     order = np.argsort(-target, axis=-1, kind="stable")[..., :count]
     kept = np.zeros(target.shape, dtype=bool)
     np.put_along_axis(kept, order, True, axis=-1)
@@ -106,8 +106,7 @@ def keep_top_k(p: ArrayLike, count: int) -> Array:
 def keep_top_p(p: ArrayLike, mass: float) -> Array:
     """The smallest set of likeliest tokens that holds at least ``mass``, renormalised (nucleus)."""
     target = law(p, "p")
-    if not 0.0 < mass <= 1.0:
-        raise InputError("top_p", mass, "must be > 0 and <= 1")
+    mass = checks.real("top_p", mass, low=0.0, high=1.0, above=True)
     order = np.argsort(-target, axis=-1, kind="stable")
     ranked = np.take_along_axis(target, order, axis=-1)
     before = np.cumsum(ranked, axis=-1) - ranked
@@ -121,8 +120,7 @@ def keep_top_p(p: ArrayLike, mass: float) -> Array:
 def keep_min_p(p: ArrayLike, share: float) -> Array:
     """The tokens at least ``share`` times as likely as the likeliest, renormalised."""
     target = law(p, "p")
-    if not 0.0 <= share <= 1.0:
-        raise InputError("min_p", share, "must be between 0 and 1")
+    share = checks.real("min_p", share, low=0.0, high=1.0)
     return _kept(target, target >= share * target.max(axis=-1, keepdims=True))
 
 
@@ -156,7 +154,7 @@ def total_variation(p: ArrayLike, r: ArrayLike) -> Array:
 
 
 def kl_divergence(r: ArrayLike, p: ArrayLike) -> Array:
-    r"""Kullback-Leibler divergence :math:`\sum r \ln(r/p)` in nats; ``inf`` where p rules out what r emits."""
+    r"""Kullback-Leibler divergence :math:`\sum r \ln(r/p)` [nats]; ``inf`` where r emits what p rules out."""
     emitted, target = law_pair(r, p)
     with np.errstate(divide="ignore", invalid="ignore"):
         terms = np.where(emitted > 0.0, emitted * np.log(emitted / target), 0.0)

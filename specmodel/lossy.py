@@ -14,9 +14,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .errors import InputError, unknown_name
-from .laws import Array, entropy, greedy, law_pair
-from .sampling import Verification, verification
+from specmodel import checks
+from specmodel.errors import InputError, unknown_name
+from specmodel.laws import Array, entropy, greedy, law_pair
+from specmodel.sampling import Verification, verification
 
 Fallback = Literal["greedy", "sample"]
 
@@ -34,8 +35,8 @@ def typical(
     .. [1] T. Cai et al., "Medusa", ICML 2024, arXiv:2401.10774, section 2.3.1; delta = sqrt(epsilon) there.
     """
     target, draft = law_pair(p, q)
-    _between("epsilon", epsilon, 0.0, 1.0)
-    _between("delta", delta, 0.0, 1.0)
+    checks.real("epsilon", epsilon, low=0.0, high=1.0)
+    checks.real("delta", delta, low=0.0, high=1.0)
     bar = np.minimum(epsilon, delta * np.exp(-entropy(target)))
     return _all_or_nothing("typical", target, draft, target > bar[..., None], fallback)
 
@@ -58,9 +59,8 @@ def top_n(
     The relaxed acceptance that TensorRT-LLM offers for thinking phases (relaxed_topk, relaxed_delta).
     """
     target, draft = law_pair(p, q)
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise InputError("n", n, "must be a whole number >= 1")
-    _between("margin", margin, 0.0, 1.0)
+    checks.whole("n", n, low=1)
+    checks.real("margin", margin, low=0.0, high=1.0)
     rank = np.argsort(np.argsort(-target, axis=-1, kind="stable"), axis=-1)
     near = target >= target.max(axis=-1, keepdims=True) - margin
     return _all_or_nothing("top-n", target, draft, (rank < n) & near & (target > 0.0), fallback)
@@ -82,8 +82,7 @@ def relaxed(
     """
     target, draft = law_pair(p, q)
     for name, value in (("threshold_single", threshold_single), ("threshold_acc", threshold_acc)):
-        if not 0.0 < value <= 1.0:
-            raise InputError(name, value, "must be > 0 and <= 1")
+        checks.real(name, value, low=0.0, high=1.0, above=True)
     accept = np.where(target >= threshold_single, 1.0, np.minimum(1.0, target / threshold_acc))
     # Rejecting x (probability `refused[x]`) leaves p without x: p(y) / (1 - p(x)) for every other y.
     refused = draft * (1.0 - accept)
@@ -116,12 +115,6 @@ def verify(rule: str, p: ArrayLike, q: ArrayLike, options: Mapping[str, Any]) ->
 
 def _all_or_nothing(rule: str, p: Array, q: Array, passes: Any, fallback: str) -> Verification:
     """Tokens that always pass, and a replacement for the others that does not look at them."""
-    if fallback not in ("greedy", "sample"):
-        raise unknown_name("fallback", fallback, ("greedy", "sample"))
+    checks.choice("fallback", fallback, ("greedy", "sample"))
     replacement = greedy(p) if fallback == "greedy" else p
     return verification(rule, p, q, np.asarray(passes, dtype=np.float64), replacement)
-
-
-def _between(field: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:
-        raise InputError(field, value, f"must be between {low:g} and {high:g}")

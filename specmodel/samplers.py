@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .errors import InputError
-from .laws import Array, law, law_pair
-from .sampling import Verification, residual, without
+from specmodel import checks
+from specmodel.errors import InputError
+from specmodel.laws import Array, law, law_pair
+from specmodel.sampling import Verification, residual, without
 
 Ints = NDArray[np.int64]
 Seed = int | np.random.Generator
@@ -57,19 +58,18 @@ def draw(table: ArrayLike, rows: Any, seed: Seed) -> Ints:
     steps = np.divide(steps, steps[:, -1:], out=np.ones_like(steps), where=steps[:, -1:] > 0.0)
     # Row r occupies (r, r+1] of one increasing list, so that a single search serves every row.
     steps += np.arange(len(laws))[:, None]
-    tokens = (
-        np.searchsorted(steps.ravel(), index + _rng(seed).random(index.shape), side="right") - index * size
-    )
+    aimed = index + _rng(seed).random(index.shape)
+    tokens = np.searchsorted(steps.ravel(), aimed, side="right") - index * size
     # Rounding can carry a number just below r+1 up to it, which is past the last likely token.
     last = size - 1 - np.argmax(laws[:, ::-1] > 0.0, axis=-1)
-    return np.minimum(tokens, last[index])
+    return np.asarray(np.minimum(tokens, last[index]))
 
 
 def sample_rule(rule: Verification, rounds: int, seed: Seed) -> SampledTokens:
     """Play one rule, exact or lossy: draft from q, accept or not, replace what was rejected."""
     if rule.p.ndim != 1:
         raise InputError("p", rule.p.shape, "sampling takes one law at a time")
-    rng, rows = _rng(seed), np.zeros(_count("rounds", rounds), dtype=np.int64)
+    rng, rows = _rng(seed), np.zeros(checks.whole("rounds", rounds, low=1), dtype=np.int64)
     drafted = draw(rule.q, rows, rng)
     passed = rng.random(rounds) < rule.accept[drafted]
     replaced = draw(rule.residual, rows, rng)
@@ -121,8 +121,7 @@ def sample_rounds(
     size = target.shape[-1]
     if len(target) != len(draft) + 1 or draft.shape[-1] != size:
         raise InputError("q", draft.shape, "needs one position less than p, and p's vocabulary")
-    if isinstance(start, bool) or not isinstance(start, int) or not 0 <= start < size:
-        raise InputError("start", start, f"must be a token from 0 to {size - 1}")
+    checks.whole("start", start, high=size - 1)
     shape = (len(target), size, size)
     target = np.broadcast_to(target if target.ndim == 3 else target[:, None], shape)
     draft = np.broadcast_to(draft if draft.ndim == 3 else draft[:, None], (len(draft), size, size))
@@ -158,7 +157,7 @@ def _verify(
     p: Array, q: Array, rows: Ints, candidates: int, rng: np.random.Generator, replacement: bool
 ) -> tuple[Ints, Ints]:
     """Recursive rejection for many rounds: round i tests against rows[i] of the tables p and q."""
-    _count("candidates", candidates)
+    checks.whole("candidates", candidates, low=1)
     size = p.shape[-1]
     tokens = np.full(len(rows), -1, dtype=np.int64)
     ranks = np.full(len(rows), -1, dtype=np.int64)
@@ -187,14 +186,8 @@ def _verify(
 def _pieces(rounds: int, entries: int) -> list[int]:
     """Rounds cut so that a table with a row per round stays small."""
     most = max(1, LARGEST_TABLE // entries)
-    whole, rest = divmod(_count("rounds", rounds), most)
+    whole, rest = divmod(checks.whole("rounds", rounds, low=1), most)
     return [most] * whole + ([rest] if rest else [])
-
-
-def _count(field: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not 1 <= value <= 10**9:
-        raise InputError(field, value, "must be a whole number from 1 to 1,000,000,000")
-    return int(value)
 
 
 def _rng(seed: Seed) -> np.random.Generator:

@@ -17,8 +17,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .errors import InputError, unknown_name
-from .laws import Array, kl_divergence, law_pair, shaped, total_variation
+from specmodel import checks
+from specmodel.errors import InputError, unknown_name
+from specmodel.laws import Array, kl_divergence, law_pair, shaped, total_variation
+from specmodel.result import Result
 
 RULES = ("exact", "typical", "top-1", "top-n", "relaxed")
 
@@ -69,8 +71,8 @@ def emitted(p: ArrayLike, q: ArrayLike) -> Array:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Verification:
-    """What one rule of verification does to one pair of laws.
+class Verification(Result):
+    """What one rule of verification does to one pair of laws, and whether the target's law survives it.
 
     ``accept``, ``residual`` and ``emitted`` have the vocabulary last; ``overlap`` (the chance that a
     drafted token is accepted), ``distance`` (total variation between emitted and p) and ``divergence``
@@ -78,6 +80,7 @@ class Verification:
     """
 
     rule: str
+    preserved: bool
     p: Array
     q: Array
     accept: Array
@@ -86,11 +89,6 @@ class Verification:
     overlap: Array
     distance: Array
     divergence: Array
-
-    @property
-    def preserved(self) -> bool:
-        """Whether the emitted law is the target's, to double precision."""
-        return bool(np.all(self.distance <= PRESERVED_WITHIN))
 
     @property
     def accepted_mass(self) -> Array:
@@ -102,17 +100,6 @@ class Verification:
         """Second branch: probability that each token is emitted after a rejection."""
         return np.asarray((1.0 - self.overlap)[..., None] * self.residual)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and lists, ready for JSON."""
-        fields = ("p", "q", "accept", "residual", "emitted", "overlap", "distance", "divergence")
-        return {
-            "rule": self.rule,
-            "preserved": self.preserved,
-            **{name: np.asarray(getattr(self, name)).tolist() for name in fields},
-            "accepted_mass": self.accepted_mass.tolist(),
-            "corrected_mass": self.corrected_mass.tolist(),
-        }
-
 
 def verification(rule: str, p: Array, q: Array, accept: Array, replacement: Array) -> Verification:
     """A rule that accepts token x with ``accept[x]`` and emits from ``replacement`` otherwise."""
@@ -120,15 +107,17 @@ def verification(rule: str, p: Array, q: Array, accept: Array, replacement: Arra
     # The mass that passed can exceed 1 by a rounding error, never by more.
     chance = np.minimum(passed.sum(axis=-1), 1.0)
     law_out = passed + (1.0 - chance)[..., None] * replacement
+    distance = total_variation(law_out, p)
     return Verification(
         rule=rule,
+        preserved=bool(np.all(distance <= PRESERVED_WITHIN)),
         p=p,
         q=q,
         accept=accept,
         residual=replacement,
         emitted=law_out,
         overlap=np.asarray(chance),
-        distance=total_variation(law_out, p),
+        distance=distance,
         divergence=kl_divergence(law_out, p),
     )
 
@@ -176,7 +165,7 @@ def exact(
             raise InputError("rule", rule, f"takes no option {', '.join(sorted(options))}")
         accept = accept_probability(target, draft)
         return verification(rule, target, draft, accept, _leftover(target, draft))
-    from . import lossy
+    from specmodel import lossy
 
     if rule not in lossy.LOSSY_RULES:
         raise unknown_name("rule", rule, RULES)
@@ -232,8 +221,7 @@ def candidate_set(
     target, draft = law_pair(p, q)
     if target.ndim != 1:
         raise InputError("p", p, "candidate sets take one law at a time")
-    if isinstance(candidates, bool) or not isinstance(candidates, int) or candidates < 1:
-        raise InputError("candidates", candidates, "must be a whole number >= 1")
+    candidates = checks.whole("candidates", candidates, low=1, high=target.size)
     if drawn == "without replacement":
         return _drawn_without_replacement(target, draft, candidates)
     if drawn == "with replacement":
@@ -284,7 +272,7 @@ def without(draft: Array, token: Any) -> Array:
     rest = draft.copy()
     rest[np.arange(len(rest)), token] = 0.0
     total = rest.sum(axis=-1, keepdims=True)
-    return np.divide(rest, total, out=np.zeros_like(rest), where=total > 0.0)
+    return np.asarray(np.divide(rest, total, out=np.zeros_like(rest), where=total > 0.0))
 
 
 def _summed(drawn: str, p: Array, law_out: Array, ranks: Array) -> CandidateSet:
@@ -296,4 +284,4 @@ def _leftover(p: Array, q: Array) -> Array:
     """max(0, p - q) normalised, p where nothing is left; for laws already checked."""
     left = np.maximum(p - q, 0.0)
     total = left.sum(axis=-1, keepdims=True)
-    return np.divide(left, total, out=p.copy(), where=total > 0.0)
+    return np.asarray(np.divide(left, total, out=p.copy(), where=total > 0.0))

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .errors import InputError
-from .laws import Array, law
-from .trees import Siblings, Tree, by_level, taken, whole
+from specmodel import checks
+from specmodel.errors import InputError
+from specmodel.laws import Array, law
+from specmodel.result import Result
+from specmodel.trees import Siblings, Tree, by_level, taken
 
 LARGEST_SEARCH = 4096
 LARGEST_PROGRAM = 1024  # dynamic programming holds a nodes x nodes table
@@ -61,8 +62,8 @@ def best_tree_by_programming(
     ----------
     .. [1] Z. Chen et al., "Sequoia", arXiv:2402.12374, section 3.1 and appendix.
     """
-    whole("nodes", nodes, 0, LARGEST_PROGRAM)
-    depth = min(whole("depth", depth, 0), nodes)
+    checks.whole("nodes", nodes, high=LARGEST_PROGRAM)
+    depth = min(checks.whole("depth", depth), nodes)
     chance = taken(acceptance, depth, siblings=siblings)
     ranks = chance.shape[1]
     budgets = np.arange(nodes + 1)
@@ -108,29 +109,23 @@ class TreeSize:
 
 
 @dataclass(frozen=True, slots=True)
-class TreeChoice:
-    """The tree to use on a device, and what other sizes would have given."""
+class TreeChoice(Result):
+    """The tree to use on a device, what other sizes would have given, and why not a larger one."""
 
-    tree: Tree
+    nodes: int
+    depth: int
+    parents: tuple[int, ...]
+    ranks: tuple[int, ...]
     expected_tokens: float
     round_cost: float
     speedup: float
     by_size: tuple[TreeSize, ...]
     why: str
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and lists, ready for JSON."""
-        return {
-            "nodes": self.tree.nodes,
-            "depth": self.tree.depth,
-            "parents": list(self.tree.parents),
-            "ranks": list(self.tree.ranks),
-            "expected_tokens": self.expected_tokens,
-            "round_cost": self.round_cost,
-            "speedup": self.speedup,
-            "by_size": [{name: getattr(row, name) for name in TreeSize.__slots__} for row in self.by_size],
-            "why": self.why,
-        }
+    @property
+    def tree(self) -> Tree:
+        """The shape itself."""
+        return Tree(self.parents, self.ranks)
 
 
 def best_shape(
@@ -178,16 +173,24 @@ def best_shape(
     best = max(rows, key=lambda row: row.speedup)
     if sizes is None:
         sizes = sorted({0, best.nodes, max_nodes, *(2**power for power in range(max_nodes.bit_length()))})
-    listed = tuple(rows[whole("sizes", size, 0, max_nodes)] for size in sizes)
-    kept = paths.ranking(int(limit[best.nodes]))[: best.nodes]
+    listed = tuple(rows[checks.whole("sizes", size, high=max_nodes)] for size in sizes)
+    shape = _grown(paths, paths.ranking(int(limit[best.nodes]))[: best.nodes])
     return TreeChoice(
-        _grown(paths, kept), best.expected_tokens, best.round_cost, best.speedup, listed, _why(rows, best)
+        nodes=best.nodes,
+        depth=best.depth,
+        parents=shape.parents,
+        ranks=shape.ranks,
+        expected_tokens=best.expected_tokens,
+        round_cost=best.round_cost,
+        speedup=best.speedup,
+        by_size=listed,
+        why=_why(rows, best),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class DynamicTree:
-    """Tokens per round of a tree grown by confidence, its sampling error, and the best fixed tree beside it."""
+    """Tokens per round of a tree grown by confidence, the sampling error, and those of the best fixed tree."""
 
     expected_tokens: float
     standard_error: float
@@ -228,10 +231,10 @@ def dynamic_tokens(
     if share.ndim != 1 or np.ndim(states) != 2 or len(np.asarray(states)) != share.size:
         raise InputError("states", states, "needs one row of acceptances per weight")
     rates = by_level(states, share.size)
-    whole("nodes", nodes, 0, LARGEST_SEARCH)
-    whole("depth", depth, 0, LARGEST_SEARCH)
-    whole("beam", beam, 1, LARGEST_SEARCH)
-    whole("samples", samples, 2, 10_000_000)
+    checks.whole("nodes", nodes, high=LARGEST_SEARCH)
+    checks.whole("depth", depth, high=LARGEST_SEARCH)
+    checks.whole("beam", beam, low=1, high=LARGEST_SEARCH)
+    checks.whole("samples", samples, low=2, high=10_000_000)
     rng = np.random.default_rng(seed)
     yields = []
     most = max(1, 2_000_000 // max(1, depth * beam * rates.shape[1]))
@@ -313,10 +316,10 @@ def _grown(paths: _Paths, kept: NDArray[np.int64]) -> Tree:
 
 def _falling(acceptance: ArrayLike, nodes: int, depth: int | None, siblings: Siblings) -> Array:
     """Chances of being taken by level and rank, for acceptances that do not rise with the rank."""
-    whole("nodes", nodes, 0, LARGEST_SEARCH)
+    checks.whole("nodes", nodes, high=LARGEST_SEARCH)
     given = np.shape(acceptance)
     levels = given[0] if len(given) == 2 else nodes
-    limit = min(levels, nodes) if depth is None else min(whole("depth", depth, 0), levels, nodes)
+    limit = min(levels, nodes) if depth is None else min(checks.whole("depth", depth), levels, nodes)
     rates = by_level(acceptance, limit, siblings=siblings)
     if (np.diff(rates, axis=1) > 1e-12).any():
         raise InputError(
@@ -330,8 +333,8 @@ def _why(rows: Sequence[TreeSize], best: TreeSize) -> str:
     if best.nodes == 0:
         tried = max(rows[1:], key=lambda row: row.speedup, default=best)
         return (
-            f"no tree pays: the least bad has {tried.nodes} nodes, yields {tried.expected_tokens:.2f} tokens and "
-            f"takes {tried.round_cost:.2f} plain steps"
+            f"no tree pays: the least bad has {tried.nodes} nodes, yields {tried.expected_tokens:.2f} tokens "
+            f"and takes {tried.round_cost:.2f} plain steps"
         )
     bigger = rows[min(2 * best.nodes, len(rows) - 1)]
     if bigger.nodes == best.nodes:

@@ -23,8 +23,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .errors import InputError, unknown_name
-from .laws import Array
+from specmodel import checks
+from specmodel.errors import InputError
+from specmodel.laws import Array
 
 Siblings = Literal["exclusive", "independent"]
 SIBLINGS = ("exclusive", "independent")
@@ -65,8 +66,8 @@ class Tree:
     @classmethod
     def multichain(cls, count: int, depth: int) -> Tree:
         """Several chains side by side that share the root only (SpecInfer's expansion <count, 1, 1, ...>)."""
-        whole("count", count, 1)
-        whole("depth", depth, 0)
+        checks.whole("count", count, low=1, high=LARGEST_TREE)
+        checks.whole("depth", depth, high=LARGEST_TREE)
         parents = [
             chain * depth + step - 1 if step else -1 for chain in range(count) for step in range(depth)
         ]
@@ -172,8 +173,7 @@ class Tree:
 
 def by_level(acceptance: ArrayLike, depth: int, *, siblings: Siblings = "exclusive") -> Array:
     """Candidate acceptances, checked, shape (depth, ranks); one axis is repeated at every level."""
-    if siblings not in SIBLINGS:
-        raise unknown_name("siblings", siblings, SIBLINGS)
+    checks.choice("siblings", siblings, SIBLINGS)
     try:
         rates = np.asarray(acceptance, dtype=np.float64)
     except (TypeError, ValueError):
@@ -199,7 +199,7 @@ def taken(acceptance: ArrayLike, depth: int, *, siblings: Siblings = "exclusive"
     if siblings == "exclusive":
         return rates
     failed = np.cumprod(1.0 - rates, axis=1)
-    return rates * np.concatenate([np.ones((depth, 1)), failed[:, :-1]], axis=1)
+    return np.asarray(rates * np.concatenate([np.ones((depth, 1)), failed[:, :-1]], axis=1))
 
 
 def any_taken(acceptance: ArrayLike, *, siblings: Siblings = "exclusive") -> float:
@@ -208,16 +208,9 @@ def any_taken(acceptance: ArrayLike, *, siblings: Siblings = "exclusive") -> flo
 
 
 def dense_nodes(branching: Sequence[int]) -> int:
-    """Nodes of the tree in which every node of level l has ``branching[l]`` children; sum of s^i if all are s."""
+    """Nodes of the tree where a node of level l has ``branching[l]`` children: sum of s^i if all have s."""
     total, level = 0, 1
     for children in branching:
-        level *= whole("branching", children, 1)
+        level *= checks.whole("branching", children, low=1, high=LARGEST_TREE)
         total += level
     return total
-
-
-def whole(field: str, value: int, least: int, most: int = LARGEST_TREE) -> int:
-    """A count within bounds."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not least <= value <= most:
-        raise InputError(field, value, f"must be a whole number from {least} to {most}")
-    return int(value)
