@@ -127,7 +127,7 @@ def test_overlap_is_one_minus_the_total_variation(pair: tuple[Array, Array]) -> 
 
 
 def test_no_rule_of_the_accept_and_replace_kind_accepts_more() -> None:
-    """Optimal transport: overlap is the largest chance that two tokens of laws p and q agree (linear program)."""
+    """Optimal transport: no coupling of p and q lets two tokens agree more often (linear program)."""
     from scipy.optimize import linprog
 
     for p, q in random_pairs(5, 3):
@@ -141,7 +141,7 @@ def test_no_rule_of_the_accept_and_replace_kind_accepts_more() -> None:
 
 
 def test_laws_come_in_batches() -> None:
-    p = np.stack([pair for pair in ([0.5, 0.3, 0.2], [0.0, 1.0, 0.0])])
+    p = np.array([[0.5, 0.3, 0.2], [0.0, 1.0, 0.0]])
     table = exact(p, Q)
     assert table.accept.shape == (2, 3)
     assert table.overlap == pytest.approx([0.9, 0.4])
