@@ -91,7 +91,7 @@ def exactness() -> list[Derivation]:
         "emitted law",
         "accept with min(1, p/q), otherwise draw from max(0, p - q) normalised: what is emitted has law p",
         (
-            "summed over the vocabulary, the identity says A + R = 1: A = sum min(p, q), R = sum max(0, p - q)",
+            "sum the identity over all tokens: A + R = 1 with A = sum min(p, q), R = sum max(0, p - q)",
             f"so the chance of a rejection, 1 - A, is the mass left over: R = {sum_left}",
             "emitted = q*min(1, p/q) + (1 - A) * max(0, p - q)/R = min(p, q) + max(0, p - q) = p",
         ),
@@ -282,9 +282,9 @@ def break_even() -> list[Derivation]:
         Derivation(
             "break-even",
             "flip context",
-            "past this context no batch loses: G readings of a sequence's cache take longer than k + 1 tokens",
+            "past this context no batch loses: G readings of the cache take longer than k + 1 tokens",
             (
-                "the denominator of the break-even batch, (k+1) t - G kv/BW, falls as the cache grows with context",
+                "the denominator of the break-even batch, (k+1) t - G kv/BW, falls with the context",
                 f"it reaches zero at context = {flip}, where the break-even batch goes to infinity",
             ),
             "context = (k+1) t BW / (G x KV bytes per token)",

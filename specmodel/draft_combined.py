@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from specmodel import checks
 from specmodel.acceptance import Acceptance
 from specmodel.draft_base import Assumed, Draft
-from specmodel.draft_formulas import Shape
+from specmodel.draft_formulas import Shape, pipelined_round_cost
 from specmodel.draft_sources import DraftModel, Lookup
 
 
@@ -144,7 +144,7 @@ class Pipelined(Draft):
         if self.overlap == "perfect":
             return max(verify_ratio, self.draft_cost(k))
         kept = (self.assumed.law if law is None else law).survival(k + 1)[-1]
-        return verify_ratio + self.draft_cost(k) * (1.0 - kept)
+        return pipelined_round_cost(self.draft_cost(k), kept=kept, verify_ratio=verify_ratio)
 
     def extra_parameters(self, shape: Shape) -> int:
         return self.draft.extra_parameters(shape)

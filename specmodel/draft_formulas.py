@@ -134,7 +134,13 @@ def pipeline_bounds(alpha: float, k: int, draft_cost: float) -> PipelineBounds:
     """Bounds on pipelined drafting with memory-bound verification."""
     tokens = float(tokens_per_round(alpha, k))
     draft = k * checks.real("draft_cost", draft_cost, low=0.0)
-    kept = alpha ** (k + 1)
-    return PipelineBounds(
-        tokens / (1.0 + draft), tokens / (1.0 + draft * (1.0 - kept)), tokens / max(1.0, draft)
-    )
+    hidden = pipelined_round_cost(draft, kept=alpha ** (k + 1))
+    return PipelineBounds(tokens / (1.0 + draft), tokens / hidden, tokens / max(1.0, draft))
+
+
+def pipelined_round_cost(draft: float, *, kept: float, verify_ratio: float = 1.0) -> float:
+    """Round cost when, in a share ``kept`` of rounds, the draft was made during the verification before.
+
+    No more of it can be hidden than that verification takes. All in plain steps.
+    """
+    return verify_ratio + draft - kept * min(draft, verify_ratio)

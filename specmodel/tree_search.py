@@ -190,7 +190,7 @@ def best_shape(
 
 @dataclass(frozen=True, slots=True)
 class DynamicTree:
-    """Tokens per round of a tree grown by confidence, the sampling error, and those of the best fixed tree."""
+    """Tokens per round of a tree grown by confidence, its standard error, and those of the best fixed tree."""
 
     expected_tokens: float
     standard_error: float

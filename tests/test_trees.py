@@ -46,11 +46,11 @@ def walks(tree: Tree, rates: Any, siblings: str) -> float:
         total = 1.0  # the token that verification adds: correction or bonus
         below = sorted(children.get(node, []), key=lambda child: tree.ranks[child])
         if siblings == "exclusive":
-            return total + sum(rates[level][tree.ranks[child]] * down(child, level + 1) for child in below)
+            return total + sum(float(rates[level][tree.ranks[child]]) * down(child, level + 1) for child in below)
         for outcome in itertools.product((True, False), repeat=len(below)):
             chance = 1.0
             for child, passes in zip(below, outcome, strict=True):
-                rate = rates[level][tree.ranks[child]]
+                rate = float(rates[level][tree.ranks[child]])
                 chance *= rate if passes else 1.0 - rate
             first = next((child for child, passes in zip(below, outcome, strict=True) if passes), None)
             if first is not None:
