@@ -10,7 +10,7 @@ from specmodel.acceptance import Acceptance
 from specmodel.draft_base import Draft
 from specmodel.draft_combined import Hybrid, Pipelined
 from specmodel.draft_formulas import Shape
-from specmodel.draft_heads import Eagle, Eagle2, Eagle3, Medusa, MedusaTypical, Mtp, Parallel
+from specmodel.draft_trained import Eagle, Eagle2, Eagle3, Medusa, MedusaTypical, Mtp, Parallel
 from specmodel.draft_sources import (
     DraftModel,
     EarlyExit,

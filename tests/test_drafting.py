@@ -16,7 +16,7 @@ from specmodel import draft_formulas, rounds
 from specmodel.acceptance import Geometric, PerPosition, tokens_per_round
 from specmodel.draft_combined import Hybrid, Mixture, Pipelined
 from specmodel.draft_formulas import Shape
-from specmodel.draft_heads import Eagle, Eagle2, Medusa, Mtp, Parallel
+from specmodel.draft_trained import Eagle, Eagle2, Medusa, Mtp, Parallel
 from specmodel.draft_sources import DraftModel, EarlyExit, Lookahead, Lookup, Retrieval, SparseSelf
 from specmodel.drafting import METHODS, compare, draft
 from specmodel.errors import InputError

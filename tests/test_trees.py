@@ -46,7 +46,9 @@ def walks(tree: Tree, rates: Any, siblings: str) -> float:
         total = 1.0  # the token that verification adds: correction or bonus
         below = sorted(children.get(node, []), key=lambda child: tree.ranks[child])
         if siblings == "exclusive":
-            return total + sum(float(rates[level][tree.ranks[child]]) * down(child, level + 1) for child in below)
+            return total + sum(
+                float(rates[level][tree.ranks[child]]) * down(child, level + 1) for child in below
+            )
         for outcome in itertools.product((True, False), repeat=len(below)):
             chance = 1.0
             for child, passes in zip(below, outcome, strict=True):
