@@ -18,8 +18,7 @@ def devices(
     from specmodel import catalog
     from specmodel.result import SCHEMA, plain
 
-    ids = catalog.devices() if name is None else [name]
-    found = [catalog.device(one) for one in ids]
+    found = [catalog.datasheet(one) for one in (catalog.devices() if name is None else [name])]
     if as_json:
         typer.echo(json.dumps({"schema": SCHEMA, "devices": plain(found)}, indent=2, allow_nan=False))
         return
