@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specmodel import catalog, checks, passes
+from specmodel.engine import IDEAL, EngineTime
 from specmodel.errors import InputError
 from specmodel.model import Model, Totals
 from specmodel.roofline import FIDELITIES, Datasheet, PassTime, Textbook, Timing
@@ -47,6 +48,7 @@ class Deployment:
     timing: Timing
     split: passes.Split
     memory_fraction: float
+    engine: EngineTime
     assumptions: tuple[str, ...]
     warnings: tuple[str, ...]
 
@@ -59,6 +61,22 @@ class Deployment:
         return self.timing.time(
             passes.forward_pass(self.model, batch=batch, context=context, width=width, split=self.split)
         )
+
+    def plain_seconds(self, batch: Numeric, context: Numeric) -> Numeric:
+        """One plain decode step, engine time included. [s]"""
+        engine = self.engine
+        return (
+            self.pass_time(batch, context).seconds + engine.target_pass_s + engine.gpu_pass_s * (self.tp - 1)
+        )
+
+    def verify_seconds(self, batch: Numeric, context: Numeric, width: Numeric) -> Numeric:
+        """One verification pass of `width` positions, with the engine's time of a pass and of a round. [s]"""
+        engine, sequences = self.engine, np.asarray(batch)
+        fixed: Numeric = engine.target_pass_s + engine.gpu_pass_s * (self.tp - 1) + engine.round_s
+        per_batch: Numeric = engine.sequence_s * sequences + engine.position_s * sequences * (
+            np.asarray(width) - 1
+        )
+        return self.pass_time(batch, context, width).seconds + fixed + per_batch
 
     @property
     def tp(self) -> int:
@@ -105,6 +123,7 @@ class Deployment:
             "weight_bytes": self.model.weight_bytes,
             "kv_bytes_per_token": self.model.kv_bytes_per_token * self.split.kv_scale,
             "memory_fraction": self.memory_fraction,
+            "engine": self.engine.id,
         }
 
     def speedups(
@@ -120,8 +139,8 @@ class Deployment:
         """Speedup for every (k, batch, context), broadcast; `tokens` holds tokens per round by k."""
         from specmodel.rounds import round_cost
 
-        plain = self.pass_time(batch, context).seconds
-        verify = self.pass_time(batch, context, np.asarray(k) + 1).seconds
+        plain = self.plain_seconds(batch, context)
+        verify = self.verify_seconds(batch, context, np.asarray(k) + 1)
         cost = round_cost(np.asarray(k), draft_cost=draft_cost, verify_ratio=verify / plain, charge=charge)
         yielded: Numeric = tokens[np.asarray(k)]
         return yielded / cost
@@ -135,12 +154,13 @@ def deploy(
     kv: str | None = None,
     tp: int = 1,
     ep: int = 1,
-    kv_reread: float = 1.0,
+    kv_reread: float | None = None,
     fidelity: str | None = None,
     memory_fraction: float | None = None,
     kv_bytes_per_token: float | None = None,
     attention_flops: bool = False,
     flops_fraction: float | None = None,
+    engine: str | EngineTime = IDEAL.id,
 ) -> Deployment:
     """Resolve names, check ranges and say what was assumed.
 
@@ -158,7 +178,9 @@ def deploy(
     if kv_bytes_per_token is not None:
         given = checks.real("kv bytes per token", kv_bytes_per_token, low=1.0, high=1e9)
         scale = given / asked.kv_bytes_per_token
-    split = passes.Split(tp=tp, ep=ep, kv_reread=kv_reread, kv_scale=scale)
+    charged = catalog.engine(engine) if isinstance(engine, str) else engine
+    reads = charged.kv_reread if kv_reread is None else kv_reread
+    split = passes.Split(tp=tp, ep=ep, kv_reread=reads, kv_scale=scale)
     timing: Timing
     if level == "textbook":
         timing = Textbook(machine, fraction=flops_fraction, attention_flops=attention_flops)
@@ -173,11 +195,12 @@ def deploy(
         timing=timing,
         split=split,
         memory_fraction=share,
+        engine=charged,
         assumptions=(
             f"{asked.name} {_formats(asked)} on {f'{tp} x ' if tp > 1 else ''}{machine.id}",
             f"fidelity {level}: {_level_words(timing)}",
             f"{share:g} of {show_bytes(tp * machine.memory_bytes)} usable",
-            "no engine time",
+            "no engine time" if charged.is_ideal else f"engine time of {charged.name}",
             *notes,
         ),
         warnings=tuple(machine.warnings),

@@ -10,7 +10,6 @@ from specmodel.acceptance import Acceptance
 from specmodel.draft_base import Draft
 from specmodel.draft_combined import Hybrid, Pipelined
 from specmodel.draft_formulas import Shape
-from specmodel.draft_trained import Eagle, Eagle2, Eagle3, Medusa, MedusaTypical, Mtp, Parallel
 from specmodel.draft_sources import (
     DraftModel,
     EarlyExit,
@@ -20,6 +19,7 @@ from specmodel.draft_sources import (
     SparseSelf,
     Suffix,
 )
+from specmodel.draft_trained import Eagle, Eagle2, Eagle3, Medusa, MedusaTypical, Mtp, Parallel
 from specmodel.errors import unknown_name
 from specmodel.rounds import DEFAULT_MAX_K
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,8 @@ from specmodel import draft_formulas, rounds
 from specmodel.acceptance import Geometric, PerPosition, tokens_per_round
 from specmodel.draft_combined import Hybrid, Mixture, Pipelined
 from specmodel.draft_formulas import Shape
-from specmodel.draft_trained import Eagle, Eagle2, Medusa, Mtp, Parallel
 from specmodel.draft_sources import DraftModel, EarlyExit, Lookahead, Lookup, Retrieval, SparseSelf
+from specmodel.draft_trained import Eagle, Eagle2, Medusa, Mtp, Parallel
 from specmodel.drafting import METHODS, compare, draft
 from specmodel.errors import InputError
 from specmodel.tree_search import best_tree
@@ -46,7 +47,7 @@ def test_not_drafting_costs_and_yields_one_plain_step(method: Any) -> None:
 def test_rounds_grow_with_k(method: Any) -> None:
     rows = method.depths(max_k=16)
     assert [row.k for row in rows] == list(range(len(rows)))
-    for row, after in zip(rows, rows[1:], strict=False):
+    for row, after in itertools.pairwise(rows):
         assert 1.0 <= row.tokens_per_round <= after.tokens_per_round <= after.k + 1.0
         assert row.round_cost <= after.round_cost or row.k == 0
         assert method.width(after.k) >= after.k + 1
@@ -101,12 +102,12 @@ def test_chains_follow_the_textbook_speedup(method: Any, alpha: float, k: int) -
 
 
 def test_verification_that_costs_more_lowers_the_best_depth() -> None:
-    flat, steep = (
-        rounds.best(
-            Eagle().depths(Geometric(0.8), verify_ratio=lambda width, slope=slope: 1.0 + slope * (width - 1))
+    def best(slope: float) -> rounds.Depth:
+        return rounds.best(
+            Eagle().depths(Geometric(0.8), verify_ratio=lambda width: 1.0 + slope * (width - 1))
         )
-        for slope in (0.0, 0.3)
-    )
+
+    flat, steep = best(0.0), best(0.3)
     assert steep.k < flat.k
 
 

@@ -22,21 +22,19 @@ from specmodel.tree_search import best_tree
 from specmodel.trees import Tree, any_taken, dense_nodes
 from tests.golden_cases import ROWS, cases, matches
 
-PREFIXES = tuple(
-    [
-        "rej",
-        "medusa",
-        "tree",
-        "eagle",
-        "eagle2",
-        "eagle3",
-        "lookahead",
-        "mtp",
-        "pipeline",
-        "alpha",
-        "cross",
-        "draft",
-    ]
+PREFIXES = (
+    "rej",
+    "medusa",
+    "tree",
+    "eagle",
+    "eagle2",
+    "eagle3",
+    "lookahead",
+    "mtp",
+    "pipeline",
+    "alpha",
+    "cross",
+    "draft",
 )
 LEFT_OUT = {"medusa-implied-speedup": "one printed number divided by another: nothing is modelled"}
 
