@@ -73,7 +73,7 @@ def test_one_more_token_pays_until_the_best_k(derived: dict[str, algebra.Derivat
     margin = derived["depth/one more token"].function()
     for alpha in ALPHAS:
         for c in COSTS:
-            ks = np.arange(400)
+            ks = np.arange(400.0)
             best = int(np.argmax(rounds.speedup(np.full(400, alpha), ks, c)))
             assert int(np.argmax(margin(alpha, c, ks) <= 0.0)) == best
 

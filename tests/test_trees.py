@@ -159,12 +159,11 @@ def test_candidate_sets_give_the_acceptance_of_exclusive_siblings() -> None:
 def test_greedy_and_programming_equal_the_best_of_every_tree(
     rates: Any, nodes: int, depth: int, siblings: Siblings
 ) -> None:
-    trees = [Tree.from_paths(paths) for paths in every_tree(nodes, 3, depth)]
-    best = max((walks(tree, rates, siblings) for tree in trees), default=1.0)
+    trees = [Tree.from_paths(paths) for size in range(nodes + 1) for paths in every_tree(size, 3, depth)]
+    best = max(walks(tree, rates, siblings) for tree in trees)
     greedy = best_tree(rates, nodes, depth, siblings=siblings)
     programmed = best_tree_by_programming(rates, nodes, depth, siblings=siblings)
-    if trees:
-        assert greedy.nodes == nodes
+    assert greedy.nodes == max(tree.nodes for tree in trees)
     for found in (greedy, programmed):
         assert found.nodes <= nodes
         assert found.depth <= depth
