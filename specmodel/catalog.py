@@ -10,11 +10,14 @@ from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specmodel.device import Datasheet, Device, Figure
 from specmodel.device_files import FRACTIONS, TEXTS, given_figure, one_line, read_datasheet, read_toml
 from specmodel.errors import InputError, unknown_name
+
+if TYPE_CHECKING:
+    from specmodel.model import Model, Totals
 
 # A header or an alias line of a shipped file; sources have a dot in theirs.
 _ENTRY = re.compile(r"^(?:\[([a-z0-9-]+)\]|aliases = \[(.*)\])$", re.MULTILINE)
@@ -231,3 +234,23 @@ def _entry(identity: str, file: str) -> Mapping[str, Any]:
     text = (_folder() / file).read_text(encoding="utf-8")
     start = text.index(f"[{identity}]\n")
     return tomllib.loads(text[start : text.index("\n[", start)] + text[text.index("\n[sources.") :])
+
+
+def models() -> list[str]:
+    """The ids of all models in the catalogue."""
+    from specmodel.readers import catalogue
+
+    return catalogue.ids()
+
+
+def model(name: str, weights: str | None = None, kv: str | None = None) -> Model | Totals:
+    """A model by catalogue id, hub id, alias or path, in its own formats or those given.
+
+    Raises
+    ------
+    InputError
+        For an unknown name (with the nearest ones), or a file that describes no decoder known here.
+    """
+    from specmodel import readers
+
+    return readers.find_model(name, weights=weights, kv=kv)
