@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
     from specmodel.device import Device
 
-CALIBRATED_KINDS = ("gemm", "attention", "moe", "allreduce")
+CALIBRATED_KINDS = ("gemm", "attention", "moe", "allreduce", "e2e")
 FEWEST_ROWS = 8
 # A pool leaves out kernels that reach less than this share of the best one's bandwidth: an unknown framework is
 # taken to run tuned kernels.
-_POOL_FROM = 0.5
+_POOL_FROM = 0.8
 # Measured on multi-head latent attention, the only kernels here that are bound by arithmetic (FlashAttention and
 # FlashMLA on Hopper, 0.3-0.5 of the peak; vllm pull request 27363, achatbot pull request 123).
 ATTENTION_FLOPS_SHARE = 0.5
@@ -88,11 +88,27 @@ def calibrate(
             first = first or error
             problems.append(str(error))
     fits: list[Fit] = []
-    for (_, _), (machine, tables) in groups.items():
-        fits += _fits_of(machine, joined(tables), problems)
+    # Serving runs last: what is left of them beside the kernels is timed with the constants just fitted.
+    for (_, kind), (machine, tables) in sorted(groups.items(), key=lambda entry: entry[0][1] == "e2e"):
+        table = joined(tables)
+        if kind == "e2e":
+            fits += _wait(machine, table, Calibration(tuple(fits)), problems)
+        else:
+            fits += _fits_of(machine, table, problems)
     if not fits:
         raise first or InputError("file", [str(file) for file in files], f"no group of {FEWEST_ROWS} rows to fit")
     return CalibrationReport(Calibration(tuple(fits)), tuple(problems))
+
+
+def _wait(device: Device, table: Table, calibration: Calibration, problems: list[str]) -> Iterator[Fit]:
+    """The wait around all-reduces, from serving runs on several GPUs."""
+    from specmodel.serving import fit_wait
+
+    found = fit_wait(table, device, calibration, _source(table, POOLED))
+    if found is None:
+        problems.append(f"{table.file}: too few runs on several GPUs, with several output lengths, to fit the wait")
+    else:
+        yield found
 
 
 def joined(tables: Sequence[Table]) -> Table:
@@ -131,7 +147,10 @@ def _fits_of(device: Device, table: Table, problems: list[str]) -> Iterator[Fit]
             own.append((framework, _fit_one(device, kind, name, format_label, framework, part)))
         yield from (entry for _, entry in own)
         pooled = rows.where(np.isin(_framework_column(rows), ["", *_pool(kind, own)]))
-        if len(pooled) >= FEWEST_ROWS:
+        # Which kernel runs with one query head per KV head is each framework's choice: unknown ones get the pool of
+        # grouped heads.
+        grouped = kind == "attention-mha" and np.any(table.numbers["hq"] != table.numbers["hkv"])
+        if len(pooled) >= FEWEST_ROWS and not grouped:
             yield _fit_one(device, kind, name, format_label, POOLED, pooled)
 
 

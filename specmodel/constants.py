@@ -23,13 +23,16 @@ from specmodel.kernel_time import (
     GemmConstants,
     MoeConstants,
     SmallConstants,
+    WaitConstants,
 )
 
 if TYPE_CHECKING:
     from specmodel.device import Device
     from specmodel.formats import NumberFormat
 
-Constants: TypeAlias = GemmConstants | AttentionConstants | MoeConstants | AllreduceConstants | SmallConstants
+Constants: TypeAlias = (
+    GemmConstants | AttentionConstants | MoeConstants | AllreduceConstants | SmallConstants | WaitConstants
+)
 FORMS: Mapping[str, type[Constants]] = {
     "gemm": GemmConstants,
     "attention": AttentionConstants,
@@ -37,7 +40,9 @@ FORMS: Mapping[str, type[Constants]] = {
     "moe": MoeConstants,
     "allreduce": AllreduceConstants,
     "small": SmallConstants,
+    "wait": WaitConstants,
 }
+_WITHOUT_FORMAT = ("allreduce", "small", "wait")
 POOLED = "pooled"
 GIVEN = "given"  # the device of constants in a person's file that apply to whatever device is asked about
 ENGINES = {"tensorrt-llm": "trtllm", "trt-llm": "trtllm", "tensorrt_llm": "trtllm"}
@@ -138,7 +143,7 @@ class Calibration:
         kinds = {"attention-mha": ("attention-mha", "attention"), "attention": ("attention", "attention-mha")}.get(
             kind, (kind,)
         )
-        near = _nearest_formats(format_name, device) if kind not in ("allreduce", "small") else (format_name, "")
+        near = (format_name, "") if kind in _WITHOUT_FORMAT else _nearest_formats(format_name, device)
         own = dict(_indexed(self))
         for formats in (near[:-1] or near, near[-1:]):
             for name in (GIVEN, device.id):

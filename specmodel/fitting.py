@@ -47,6 +47,10 @@ _PRIORS: Mapping[str, Mapping[str, tuple[float, float, float]]] = {
         "flops_share": (0.5, 0.5, 2.0),
         "expert_s": (50e-9, 1.0, 1e-5),
     },
+    "wait": {
+        "most_s": (15e-6, 0.7, 1e-2),
+        "half_tokens": (15.0, 0.7, 1e4),
+    },
     "allreduce": {
         "fixed_s": (5e-6, 0.7, 1e-2),
         "peer_s": (0.3e-6, 1.0, 1e-3),

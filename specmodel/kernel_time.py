@@ -145,6 +145,24 @@ class AllreduceConstants:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitConstants:
+    """What tensor parallelism costs beside its all-reduces: GPUs wait for the slowest, once per all-reduce.
+
+    Attributes
+    ----------
+    most_s : float
+        The wait per all-reduce with many tokens. [s]
+    half_tokens : float
+        Tokens in the pass at which it is half of that.
+    """
+
+    FITTED: ClassVar[tuple[str, ...]] = ("most_s", "half_tokens")
+
+    most_s: float
+    half_tokens: float
+
+
+@dataclass(frozen=True, slots=True)
 class SmallConstants:
     """Norms, residuals, rotary embedding, gate: a fixed time, and traffic at a share of the bandwidth."""
 
@@ -294,6 +312,16 @@ def allreduce_seconds(message_bytes: Numeric, gpus: Numeric, *, constants: Allre
     ring = constants.relay_s + steps * message_bytes / constants.ring_bytes_per_s
     wire = np.minimum(direct, ring)
     return Terms(_joined(constants.overlap, latency, wire), wire, 0.0, latency)
+
+
+def wait_seconds(tokens: Numeric, gpus: Numeric, *, constants: WaitConstants) -> Numeric:
+    """Waiting time around one all-reduce of a pass over `tokens` positions; 0 on one GPU.
+
+    Serving runs on several GPUs take longer than their kernels and all-reduces by about the same time per all-reduce
+    whatever the model, the share of each GPU and the context; it grows with the batch and levels off.
+    """
+    waited = constants.most_s * tokens / (tokens + constants.half_tokens)
+    return np.where(np.asarray(gpus) > 1, waited, 0.0)
 
 
 def small_seconds(moved_bytes: Numeric, *, bandwidth_bytes_per_s: float, constants: SmallConstants) -> Terms:

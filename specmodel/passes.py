@@ -163,7 +163,11 @@ class _Pass:
             message = self.tokens * hidden * ACTIVATION_BYTES
             kernels.append(
                 Kernel(
-                    "all-reduce", "allreduce", count * halves, activation_bytes=message, shape={"gpus": tp}
+                    "all-reduce",
+                    "allreduce",
+                    count * halves,
+                    activation_bytes=message,
+                    shape={"gpus": tp, "m": self.tokens},
                 )
             )
         return kernels
@@ -208,6 +212,7 @@ class _Pass:
             format=kv.name,
             shape={
                 "sequences": self.batch,
+                "heads": heads,
                 "kv_heads": max(1, kv_heads),
                 "held": held,
                 "queries": self.width,
