@@ -39,7 +39,9 @@ if TYPE_CHECKING:
 # the norm or gate before: serving runs of an fp8 model (Qwen3-32B, H100, TensorRT-LLM, one GPU) show 5 us per GEMM
 # where that framework's table has 12 us and the 16-bit GEMM 3 us.
 FUSED_QUANTISE_S = 2e-6
-_STATE_FLOPS_SHARE = 0.3  # of the 16-bit peak, for recurrent state updates; they are bound by the state's traffic
+_STATE_FLOPS_SHARE = (
+    0.3  # of the 16-bit peak, for recurrent state updates; they are bound by the state's traffic
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +168,9 @@ class Calibrated:
         """A GEMM in a pass, its activations quantised by the kernel before."""
         if not isinstance(fit.constants, GemmConstants) or not fit.constants.quantise:
             return fit
-        limit = self._fit("gemm", "bf16").constants.fixed_s + FUSED_QUANTISE_S
+        sixteen = self._fit("gemm", "bf16").constants
+        assert isinstance(sixteen, GemmConstants)
+        limit = sixteen.fixed_s + FUSED_QUANTISE_S
         return replace(fit, constants=replace(fit.constants, fixed_s=min(fit.constants.fixed_s, limit)))
 
     def _terms(self, kernel: Kernel, fit: Fit) -> Terms:
@@ -214,7 +218,9 @@ class Calibrated:
 def _key(kernel: Kernel) -> tuple[str, str]:
     """Which constants a kernel is timed with: kind and number format."""
     if kernel.kind == "pass":
-        raise InputError("fidelity", "calibrated", "a model given as totals has no kernels: only textbook applies")
+        raise InputError(
+            "fidelity", "calibrated", "a model given as totals has no kernels: only textbook applies"
+        )
     if kernel.kind == "attention":
         alone = kernel.shape.get("heads") is not None and kernel.shape["heads"] == kernel.shape["kv_heads"]
         return "attention-mha" if alone else "attention", kernel.format

@@ -77,7 +77,9 @@ def calibrate(
         try:
             table = read_table(file)
             if table.kind not in CALIBRATED_KINDS:
-                raise InputError("file", table.file, f"holds {table.kind} times, which no constants are fitted to")
+                raise InputError(
+                    "file", table.file, f"holds {table.kind} times, which no constants are fitted to"
+                )
             problems += table.problems
             for part in by_device(table, device):
                 if part.device is None:
@@ -96,7 +98,9 @@ def calibrate(
         else:
             fits += _fits_of(machine, table, problems)
     if not fits:
-        raise first or InputError("file", [str(file) for file in files], f"no group of {FEWEST_ROWS} rows to fit")
+        raise first or InputError(
+            "file", [str(file) for file in files], f"no group of {FEWEST_ROWS} rows to fit"
+        )
     return CalibrationReport(Calibration(tuple(fits)), tuple(problems))
 
 
@@ -106,7 +110,9 @@ def _wait(device: Device, table: Table, calibration: Calibration, problems: list
 
     found = fit_wait(table, device, calibration, _source(table, POOLED))
     if found is None:
-        problems.append(f"{table.file}: too few runs on several GPUs, with several output lengths, to fit the wait")
+        problems.append(
+            f"{table.file}: too few runs on several GPUs, with several output lengths, to fit the wait"
+        )
     else:
         yield found
 
@@ -142,7 +148,9 @@ def _fits_of(device: Device, table: Table, problems: list[str]) -> Iterator[Fit]
         for framework in sorted(set(_framework_column(rows)) - {""}):
             part = rows.where(_framework_column(rows) == framework)
             if len(part) < FEWEST_ROWS:
-                problems.append(f"{table.file}: {kind} {name} {framework}: {len(part)} rows are too few to fit")
+                problems.append(
+                    f"{table.file}: {kind} {name} {framework}: {len(part)} rows are too few to fit"
+                )
                 continue
             own.append((framework, _fit_one(device, kind, name, format_label, framework, part)))
         yield from (entry for _, entry in own)
@@ -165,7 +173,9 @@ def _pool(kind: str, fits: Iterable[tuple[str, Fit]]) -> list[str]:
 
 def _fit_one(device: Device, kind: str, name: str, label: str, framework: str, rows: Table) -> Fit:
     sample = sample_of(device, kind, label, rows, eager=framework.endswith("_eager"))
-    return fit(sample, device=device.id, format_name=name, framework=framework, source=_source(rows, framework))
+    return fit(
+        sample, device=device.id, format_name=name, framework=framework, source=_source(rows, framework)
+    )
 
 
 def sample_of(device: Device, kind: str, label: str, rows: Table, *, eager: bool = False) -> Sample:

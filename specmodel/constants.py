@@ -7,16 +7,14 @@ datasheet's rates, with a wider band and the word `default`.
 
 from __future__ import annotations
 
-import math
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from specmodel.errors import InputError, unknown_name
+from specmodel.errors import unknown_name
 from specmodel.kernel_time import (
     AllreduceConstants,
     AttentionConstants,
@@ -47,10 +45,12 @@ POOLED = "pooled"
 GIVEN = "given"  # the device of constants in a person's file that apply to whatever device is asked about
 ENGINES = {"tensorrt-llm": "trtllm", "trt-llm": "trtllm", "tensorrt_llm": "trtllm"}
 Origin = Literal["measured", "default"]
-_FAMILY_WIDER = 1.5  # band of constants borrowed from a sibling: H100 and B200 predict each other's bf16 kernels
+_FAMILY_WIDER = (
+    1.5  # band of constants borrowed from a sibling: H100 and B200 predict each other's bf16 kernels
+)
 # with 1.5 times the median error of their own constants
 _MOST_OF_PEAK = 0.85
-_MAX_FILE_BYTES = 4_000_000
+_HELD_UP_BELOW = 0.5  # of the bandwidth
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,13 @@ class Calibration:
     fits: tuple[Fit, ...]
 
     def find(
-        self, device: Device, kind: str, format_name: str, framework: str | None = None, *, shipped: bool = True
+        self,
+        device: Device,
+        kind: str,
+        format_name: str,
+        framework: str | None = None,
+        *,
+        shipped: bool = True,
     ) -> Fit | None:
         """The constants for a kernel on a device, or None where nothing is known that could stand in.
 
@@ -140,9 +146,10 @@ class Calibration:
         if kind not in FORMS:
             raise unknown_name("kernel kind", kind, FORMS)
         frameworks = _frameworks(kind, framework)
-        kinds = {"attention-mha": ("attention-mha", "attention"), "attention": ("attention", "attention-mha")}.get(
-            kind, (kind,)
-        )
+        kinds = {
+            "attention-mha": ("attention-mha", "attention"),
+            "attention": ("attention", "attention-mha"),
+        }.get(kind, (kind,))
         near = (format_name, "") if kind in _WITHOUT_FORMAT else _nearest_formats(format_name, device)
         own = dict(_indexed(self))
         for formats in (near[:-1] or near, near[-1:]):
@@ -150,43 +157,22 @@ class Calibration:
                 for fit in _candidates(own, name, kinds, formats, frameworks):
                     return fit
             if shipped:
-                fit = _shipped_fit(device, kinds, formats, frameworks)
-                if fit is not None:
-                    return fit
+                standing_in = _shipped_fit(device, kinds, formats, frameworks)
+                if standing_in is not None:
+                    return standing_in
         return None
 
     def to_toml(self) -> str:
         """The text that `read_calibration` reads back."""
-        return "\n".join(["# Constants fitted by specmodel calibrate; SI units.", *map(_table, self.fits)]) + "\n"
+        from specmodel.calibration_files import toml_text
+
+        return toml_text(self.fits)
 
 
 def known_for(device: Device, calibration: Calibration | None = None) -> bool:
     """Whether a calibrated time can be given on that device at all."""
     chosen = calibration or Calibration(())
     return chosen.find(device, "gemm", "bf16") is not None
-
-
-def read_calibration(path: str | Path) -> Calibration:
-    """Constants from a TOML file that `specmodel calibrate` wrote, or one in its form.
-
-    Raises
-    ------
-    InputError
-        For a file that cannot be read, is not TOML, or holds what is not allowed: one line naming file and key.
-    """
-    path = Path(path)
-    try:
-        with path.open("rb") as stream:
-            content = stream.read(_MAX_FILE_BYTES + 1)
-    except (OSError, ValueError) as error:
-        raise InputError("calibration", str(path), f"cannot be read: {getattr(error, 'strerror', error)}") from None
-    if len(content) > _MAX_FILE_BYTES:
-        raise InputError("calibration", str(path), "must be a TOML file of at most 4 MB")
-    try:
-        tables = tomllib.loads(content.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise InputError("calibration", str(path), f"must be a TOML file: {' '.join(str(error).split())[:200]}") from None
-    return Calibration(tuple(_fits(tables, path.name)))
 
 
 def device_calibration(device_id: str) -> Calibration:
@@ -264,7 +250,8 @@ def _adapted(fit: Fit, like: str, device: Device) -> Fit:
 
     All-reduce rates go with the link. Attention arithmetic is held up by work beside the matrix products, which goes
     with the number of multiprocessors: a part with a lower peak on as many of them reaches a larger share of it
-    (FlashMLA: 0.5 of an H100, 0.85 of an H20).
+    (FlashMLA: 0.5 of an H100, 0.85 of an H20). Kernels that stream far below the bandwidth are held up by unpacking,
+    as are those that read fp8 caches on Hopper, at 2.1-2.9 TB/s: a faster memory does not help them.
     """
     from specmodel import catalog
 
@@ -277,18 +264,29 @@ def _adapted(fit: Fit, like: str, device: Device) -> Fit:
                 constants, direct_bytes_per_s=direct * ours / theirs, ring_bytes_per_s=ring * ours / theirs
             )
             return replace(fit, constants=scaled)
-    if isinstance(constants, AttentionConstants) and sibling.sm_count and device.sm_count:
-        theirs = sibling.peak("bf16")[0] / sibling.sm_count
-        ours = device.peak("bf16")[0] / device.sm_count
-        share = min(_MOST_OF_PEAK, constants.flops_share * theirs / ours)
-        return replace(fit, constants=replace(constants, flops_share=share))
-    return fit
+        return fit
+    if isinstance(constants, (SmallConstants, WaitConstants)):
+        return fit
+    units = (sibling.sm_count or 1.0) / (device.sm_count or sibling.sm_count or 1.0)
+    hopper_cache = (
+        fit.kind.startswith("attention") and fit.format == "fp8" and device.architecture == "Hopper"
+    )
+    if hopper_cache or constants.bandwidth_share < _HELD_UP_BELOW:
+        speed = units * device.bandwidth_bytes_per_s / sibling.bandwidth_bytes_per_s
+        constants = replace(constants, bandwidth_share=constants.bandwidth_share / max(1.0, speed))
+    if isinstance(constants, AttentionConstants):
+        peak = units * device.peak("bf16")[0] / sibling.peak("bf16")[0]
+        constants = replace(constants, flops_share=min(_MOST_OF_PEAK, constants.flops_share / peak))
+    return replace(fit, constants=constants)
 
 
 def _family(device: Device) -> tuple[str, str]:
     """Name of the family a device borrows from, and the measured device that stands for it ("" for none)."""
     for family in _file("families.toml")[1]:
-        if device.architecture in family["architectures"] and bool(device.link_bytes_per_s) in family["linked"]:
+        if (
+            device.architecture in family["architectures"]
+            and bool(device.link_bytes_per_s) in family["linked"]
+        ):
             return str(family["name"]), str(family.get("like", ""))
     return "", ""
 
@@ -304,123 +302,10 @@ def _indexed(calibration: Calibration) -> Mapping[tuple[str, str, str, str], Fit
 
 @cache
 def _file(name: str) -> tuple[tuple[Fit, ...], tuple[dict[str, Any], ...]]:
+    from specmodel.calibration_files import read_fits
+
     file = files("specmodel.hardware") / "calibrations" / name
     if not file.is_file():
         return (), ()
     tables = tomllib.loads(file.read_text(encoding="utf-8"))
-    return tuple(_fits(tables, name)), tuple(tables.get("family", ()))
-
-
-def _fits(tables: Mapping[str, Any], where: str) -> Iterable[Fit]:
-    listed = tables.get("fit", [])
-    if not isinstance(listed, list) or not (listed or "family" in tables):
-        raise InputError(f"{where}: fit", listed, "must be one or more tables [[fit]]")
-    for number, table in enumerate(listed, start=1):
-        yield _read_fit(table, f"{where}: fit {number}")
-
-
-def _read_fit(table: object, label: str) -> Fit:
-    if not isinstance(table, dict):
-        raise InputError(label, table, "must be a table")
-    known = {entry.name for entry in fields(Fit)}
-    for key in table:
-        if key not in known:
-            raise unknown_name(f"{label} key", key, sorted(known))
-    kind = _text(table, "kind", label)
-    if kind not in FORMS:
-        raise unknown_name(f"{label} kind", kind, FORMS)
-    numbers = {key: _number(table, key, label) for key in ("low", "middle", "high") if key in table}
-    origin = table.get("origin", "measured")
-    if origin not in ("measured", "default"):
-        raise InputError(f"{label} origin", origin, "must be measured or default")
-    return Fit(
-        device=_text(table, "device", label),
-        kind=kind,
-        format=_text(table, "format", label, empty=True),
-        framework=_text(table, "framework", label) if "framework" in table else POOLED,
-        constants=_constants(kind, table.get("constants"), label),
-        standard_errors=_errors(table.get("standard_errors", {}), label),
-        rows=int(_number(table, "rows", label, low=0.0)) if "rows" in table else 0,
-        error=_number(table, "error", label, low=0.0) if "error" in table else None,
-        left_out=_number(table, "left_out", label, low=0.0) if "left_out" in table else None,
-        low=numbers.get("low", 1.0),
-        middle=numbers.get("middle", 1.0),
-        high=numbers.get("high", 1.0),
-        origin=origin,
-        source=_text(table, "source", label) if "source" in table else label,
-        at_bound=tuple(str(name) for name in table.get("at_bound", ())),
-    )
-
-
-def _constants(kind: str, table: object, label: str) -> Constants:
-    form = FORMS[kind]
-    if not isinstance(table, dict):
-        raise InputError(f"{label} constants", table, "must be a table of numbers")
-    entries = {entry.name: entry for entry in fields(form)}
-    for key in table:
-        if key not in entries:
-            raise unknown_name(f"{label} constant", key, entries)
-    may_be_zero = {name for name in entries if entries[name].default in (0.0,)} | {"peer_s", "relay_s", "fixed_s"}
-    values = {}
-    for name, entry in entries.items():
-        if name in table:
-            values[name] = _number(table, name, label, low=0.0, zero=name in may_be_zero)
-        elif not isinstance(entry.default, float):
-            raise InputError(f"{label} constants", table, f"{name} is missing")
-    return form(**values)
-
-
-def _errors(table: object, label: str) -> dict[str, float]:
-    if not isinstance(table, dict):
-        raise InputError(f"{label} standard_errors", table, "must be a table of numbers")
-    return {str(name): _number(table, name, label, low=0.0) for name in table}
-
-
-def _text(table: Mapping[str, Any], key: str, label: str, *, empty: bool = False) -> str:
-    value = table.get(key, "" if empty else None)
-    if not isinstance(value, str) or not (value or empty) or len(value) > 500:
-        raise InputError(f"{label} {key}", value, "must be a text")
-    return value
-
-
-def _number(
-    table: Mapping[str, Any], key: str, label: str, *, low: float = 0.0, zero: bool = True
-) -> float:
-    value = table[key]
-    fine = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    if not fine or value < low or (value == 0.0 and not zero):
-        raise InputError(f"{label} {key}", value, f"must be a finite number {'>=' if zero else 'above'} {low:g}")
-    return float(value)
-
-
-def _table(fit: Fit) -> str:
-    """One [[fit]] table; four significant digits are more than any of these numbers carries."""
-    lines = ["", "[[fit]]"]
-    for name in ("device", "kind", "format", "framework"):
-        lines.append(f"{name} = {_quoted(getattr(fit, name))}")
-    lines.append(f"origin = {_quoted(fit.origin)}")
-    lines.append(f"source = {_quoted(fit.source)}")
-    lines.append(f"rows = {fit.rows}")
-    for name in ("error", "left_out", "low", "middle", "high"):
-        value = getattr(fit, name)
-        if value is not None:
-            lines.append(f"{name} = {value:.4g}" if value else f"{name} = 0.0")
-    if fit.at_bound:
-        lines.append(f"at_bound = [{', '.join(map(_quoted, fit.at_bound))}]")
-    pairs = [(entry.name, getattr(fit.constants, entry.name)) for entry in fields(fit.constants)]
-    lines.append("constants = { " + ", ".join(f"{name} = {_shown(value)}" for name, value in pairs) + " }")
-    if fit.standard_errors:
-        shown = ", ".join(f"{name} = {_shown(value)}" for name, value in fit.standard_errors.items())
-        lines.append(f"standard_errors = {{ {shown} }}")
-    return "\n".join(lines)
-
-
-def _shown(value: float) -> str:
-    text = f"{value:.4g}"
-    return text if any(mark in text for mark in ".e") else text + ".0"
-
-
-def _quoted(text: str) -> str:
-    """A TOML basic string; control characters have no business in one line."""
-    kept = "".join(letter for letter in text if letter.isprintable())
-    return '"' + kept.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return tuple(read_fits(tables, name)), tuple(tables.get("family", ()))

@@ -84,7 +84,9 @@ def fit(sample: Sample, *, device: str, format_name: str, framework: str, source
     constants = _build(sample, names, solution)
     ratio = sample.seconds / np.asarray(sample.times(constants).seconds)
     unseen = _left_out(sample, names, solution)
-    low, middle, high = (float(value) for value in np.quantile(ratio if unseen is None else unseen, (0.1, 0.5, 0.9)))
+    low, middle, high = (
+        float(value) for value in np.quantile(ratio if unseen is None else unseen, (0.1, 0.5, 0.9))
+    )
     errors = _standard_errors(jacobian, np.log(ratio))
     limits = _limits(sample, names)
     return Fit(

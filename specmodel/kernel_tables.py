@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
@@ -35,13 +35,20 @@ KINDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "operators": (("n", "m"), ("op", "k")),
     "gemm": (("n", "k", "m"), ()),
 }
-NUMBERS = {"tp": 1.0, "ep": 1.0, "head_dim": 128.0, "ttft_ms": 0.0}  # optional numeric columns and their defaults
+NUMBERS = {
+    "tp": 1.0,
+    "ep": 1.0,
+    "head_dim": 128.0,
+    "ttft_ms": 0.0,
+}  # optional numeric columns and their defaults
 TEXTS = {"fw": "", "dtype": "bfloat16", "dist": "balanced", "impl": "", "ver": "", "gpu": "", "id": "",
          "quant": "unstated", "src": "", "kernel": "", "model": ""}  # fmt: skip
 UNKNOWN = "?"
 MAX_LINE_BYTES = 1 << 16
 MAX_ROWS = 2_000_000
 MAX_PROBLEMS = 20
+MAX_SHAPE = {"experts": 65536.0, "ngpu": 1e6, "tp": 1024.0, "ep": 1024.0}  # elsewhere 10^12
+_HEAD_DIM_COMMENT = re.compile(r"\bhead_dim\s*[:=]?\s*(\d+)")
 _GPU_COMMENT = re.compile(r"#.*?\bgpu\s*[:=]?\s+([A-Za-z][\w.-]*)")
 
 
@@ -126,11 +133,13 @@ def read_table(path: str | Path | Traversable) -> Table:
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError("file", str(path), f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise InputError(
+            "file", str(path), f"cannot be read: {getattr(error, 'strerror', None) or error}"
+        ) from None
     return _table(reading)
 
 
-def _collect(stream: BinaryIO, name: str) -> _Reading:
+def _collect(stream: IO[bytes], name: str) -> _Reading:
     reading = _Reading(name)
     for number, line in _lines(stream, name):
         stripped = line.strip()
@@ -148,7 +157,9 @@ def _collect(stream: BinaryIO, name: str) -> _Reading:
         if not reading.header:
             reading.header = _header(fields, name, number)
         elif len(fields) != len(reading.header):
-            _set_aside(reading, f"{name}, row {number}: {len(fields)} fields, the header has {len(reading.header)}")
+            _set_aside(
+                reading, f"{name}, row {number}: {len(fields)} fields, the header has {len(reading.header)}"
+            )
         else:
             reading.rows.append(fields)
             reading.lines.append(number)
@@ -161,12 +172,14 @@ def _collect(stream: BinaryIO, name: str) -> _Reading:
     return reading
 
 
-def _lines(stream: BinaryIO, name: str) -> Iterator[tuple[int, str]]:
+def _lines(stream: IO[bytes], name: str) -> Iterator[tuple[int, str]]:
     number = 0
     while line := stream.readline(MAX_LINE_BYTES + 1):
         number += 1
         if len(line) > MAX_LINE_BYTES:
-            raise InputError(f"{name}, row {number}", line[:20], f"is longer than {MAX_LINE_BYTES} bytes: no table")
+            raise InputError(
+                f"{name}, row {number}", line[:20], f"is longer than {MAX_LINE_BYTES} bytes: no table"
+            )
         try:
             text = line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError:
@@ -194,7 +207,9 @@ def _kind(header: list[str], name: str) -> str:
     missing = sorted({*KINDS[nearest][0], *KINDS[nearest][1]} - present)
     shown = ", ".join(header)[:60]
     raise InputError(
-        f"{name}: columns", shown, f"are those of no known table; nearest is {nearest}, without {', '.join(missing)}"
+        f"{name}: columns",
+        shown,
+        f"are those of no known table; nearest is {nearest}, without {', '.join(missing)}",
     )
 
 
@@ -204,14 +219,18 @@ def _time_column(header: list[str], kind: str, name: str) -> str:
     found = [column for column in header if column in TIMES]
     if len(found) != 1:
         problem = "has no time column" if not found else f"has {len(found)} time columns: {', '.join(found)}"
-        raise InputError(f"{name}: columns", ", ".join(header)[:60], f"{problem}; one of us, ms, s, ns is needed")
+        raise InputError(
+            f"{name}: columns", ", ".join(header)[:60], f"{problem}; one of us, ms, s, ns is needed"
+        )
     return found[0]
 
 
 def _set_aside(reading: _Reading, problem: str) -> None:
     reading.problems.append(problem)
     if len(reading.problems) > MAX_PROBLEMS:
-        raise InputError("file", reading.name, f"has more than {MAX_PROBLEMS} bad rows; the first: {reading.problems[0]}")
+        raise InputError(
+            "file", reading.name, f"has more than {MAX_PROBLEMS} bad rows; the first: {reading.problems[0]}"
+        )
 
 
 def _table(reading: _Reading) -> Table:
@@ -223,11 +242,13 @@ def _table(reading: _Reading) -> Table:
     words: dict[str, list[str]] = {name: [] for name in (*KINDS[kind][1], *TEXTS)}
     seconds: list[float] = []
     lines: list[int] = []
+    said = [found[1] for text in reading.comments if (found := _HEAD_DIM_COMMENT.search(text))]
+    defaults = {**NUMBERS, **({"head_dim": float(said[0])} if said else {})}
     for line, fields in zip(reading.lines, reading.rows, strict=True):
         row = dict(zip(reading.header, fields, strict=True))
         try:
             measured = scale * _positive(row[time], reading.name, line, time)
-            values = {name: _shape(row, name, kind, reading.name, line) for name in columns}
+            values = {name: _shape(row, name, kind, reading.name, line, defaults) for name in columns}
         except InputError as error:
             _set_aside(reading, str(error))
             continue
@@ -253,12 +274,17 @@ def _table(reading: _Reading) -> Table:
     )
 
 
-def _shape(row: Mapping[str, str], name: str, kind: str, file: str, line: int) -> float:
+def _shape(
+    row: Mapping[str, str], name: str, kind: str, file: str, line: int, defaults: Mapping[str, float]
+) -> float:
     if name not in row:
-        return NUMBERS[name]
+        return defaults[name]
     if row[name] == UNKNOWN and kind == "attention widths":
         return math.nan
     value = _positive(row[name], file, line, name, zero=name in ("ep", "ttft_ms", "prefix"))
+    if value > MAX_SHAPE.get(name, 1e12):
+        label = f"{file}, row {line}, column {name}"
+        raise InputError(label, row[name], f"must be at most {MAX_SHAPE.get(name, 1e12):,.0f}")
     return value
 
 

@@ -181,9 +181,7 @@ def _parallel_runs(
             continue
         try:
             model, kernels = _kernels(run, device)
-            timing = Calibrated(
-                device, framework=run.framework or None, calibration=calibration, wait=False
-            )
+            timing = Calibrated(device, framework=run.framework or None, calibration=calibration, wait=False)
         except InputError:
             continue
         if _fits(run, model, device):

@@ -12,7 +12,6 @@ from specmodel.constants import Calibration, Constants, Fit
 from specmodel.errors import InputError
 from specmodel.kernel_tables import TIMES, Table
 from specmodel.kernel_time import (
-    AllreduceConstants,
     AttentionConstants,
     GemmConstants,
     MoeConstants,
@@ -37,7 +36,9 @@ _SHEET: dict[str, Constants] = {
     "small": SmallConstants(0.0, 1.0),
 }
 _MATRIX_OPERATORS = ("qkv", "o", "gate_up", "down", "head")
-_MODULE = "a whole attention module with compressed attention: projections and indexer are not in a table's columns"
+_MODULE = (
+    "a whole attention module with compressed attention: projections and indexer are not in a table's columns"
+)
 
 
 @dataclass(slots=True)
@@ -65,7 +66,9 @@ class Predictions:
         """One unit of the table's time column. [s]"""
         return TIMES[self.table.unit]
 
-    def put(self, rows: NDArray[np.bool_], seconds: NDArray[np.float64], sheet: NDArray[np.float64], fit: Fit) -> None:
+    def put(
+        self, rows: NDArray[np.bool_], seconds: NDArray[np.float64], sheet: NDArray[np.float64], fit: Fit
+    ) -> None:
         """Predictions for some rows from one fit."""
         self.seconds[rows] = seconds
         self.low[rows] = seconds * fit.low
@@ -140,7 +143,11 @@ def _split(table: Table, rows: NDArray[np.bool_]) -> list[tuple[str, NDArray[np.
     if table.kind != "attention":
         return [(table.kind, rows)]
     alone = table.numbers["hq"] == table.numbers["hkv"]
-    return [(kind, part) for kind, part in (("attention", rows & ~alone), ("attention-mha", rows & alone)) if part.any()]
+    return [
+        (kind, part)
+        for kind, part in (("attention", rows & ~alone), ("attention-mha", rows & alone))
+        if part.any()
+    ]
 
 
 def _kernel_rows(
@@ -178,7 +185,8 @@ def _times_of(kind: str) -> Callable[[Table, Device, str], Times]:
 
 def _sheet_times(times: Times, kind: str) -> NDArray[np.float64]:
     terms = times(_SHEET["attention" if kind.startswith("attention") else kind])
-    return np.maximum(np.asarray(terms.memory), np.asarray(terms.compute))
+    larger: NDArray[np.float64] = np.maximum(np.asarray(terms.memory), np.asarray(terms.compute))
+    return larger
 
 
 def _allreduce_sheet(table: Table, device: Device) -> NDArray[np.float64]:
@@ -246,7 +254,14 @@ def _matrix_operator(
         return
     part = found.table.where(rows)
     part = Table(
-        part.file, "gemm", part.unit, part.gpu, {**part.numbers, "k": depth[rows]}, part.texts, part.seconds, part.lines
+        part.file,
+        "gemm",
+        part.unit,
+        part.gpu,
+        {**part.numbers, "k": depth[rows]},
+        part.texts,
+        part.seconds,
+        part.lines,
     )
     times = gemm_times(part, device, "bf16")
     found.put(rows, np.asarray(times(fit.constants).seconds), _sheet_times(times, "gemm"), fit)

@@ -5,6 +5,7 @@ Used twice with one meaning: fitting turns the constants until the times agree, 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
@@ -46,7 +47,7 @@ _DTYPES = {
     "fp8_static": "fp8",
     "e4m3": "fp8",
 }
-_POWER_LAW = "pl"
+_POWER_LAW = re.compile(r"pl(\d+(?:\.\d+)?)")
 # Group-limited routing (DeepSeek-V3: 8 of 256 within half of the groups): balanced rows hit half of the experts.
 _GROUP_LIMITED = {(7168.0, 8.0, 256.0): 2.0}
 
@@ -159,14 +160,20 @@ def allreduce_times(table: Table, device: Device, impl: str) -> Times:
 
 
 def experts_hit(table: Table) -> NDArray[np.float64]:
-    """Distinct experts of each row: all that the tokens can reach when balanced, fewer under a power law."""
+    """Distinct experts of each row: all that the tokens can reach when balanced, fewer under a power law ("pl1.2").
+
+    Any other distribution counts as independent and uniform.
+    """
     numbers, spread = table.numbers, table.texts["dist"]
     tokens, top_k, experts = numbers["m"], numbers["topk"], numbers["experts"]
     groups = [_GROUP_LIMITED.get(key, 1.0) for key in zip(numbers["hidden"], top_k, experts, strict=True)]
-    hit = np.minimum(experts / np.array(groups), tokens * top_k)
-    for row in np.flatnonzero(np.char.startswith(spread, _POWER_LAW)):
-        exponent = float(str(spread[row]).removeprefix(_POWER_LAW) or 1.2)
-        hit[row] = power_law_distinct(tokens[row], top_k[row], int(experts[row]), exponent)
+    hit: NDArray[np.float64] = np.minimum(experts / np.array(groups), tokens * top_k)
+    for row in np.flatnonzero(spread != "balanced"):
+        law = _POWER_LAW.fullmatch(str(spread[row]))
+        if law:
+            hit[row] = power_law_distinct(tokens[row], top_k[row], int(experts[row]), float(law[1]))
+        else:
+            hit[row] = experts[row] * (1.0 - (1.0 - min(1.0, top_k[row] / experts[row])) ** tokens[row])
     return hit
 
 

@@ -153,7 +153,9 @@ def validate(
 def shipped_tables() -> list[Traversable]:
     """The measured set that ships with the package, in order of name."""
     folder = package_files("specmodel.hardware") / "measured"
-    return sorted((file for file in folder.iterdir() if file.name.endswith(".csv")), key=lambda file: file.name)
+    return sorted(
+        (file for file in folder.iterdir() if file.name.endswith(".csv")), key=lambda file: file.name
+    )
 
 
 def _summary(table: Table, found: Sequence[Predictions]) -> FileErrors:
@@ -182,7 +184,9 @@ def _groups(found: Predictions) -> Iterator[GroupErrors]:
             format=label,
             rows=len(errors),
             predicted_rows=int(np.isfinite(errors).sum()),
-            datasheet_median_abs_error=_scores((found.datasheet / found.measured - 1.0)[chosen])["median_abs_error"],
+            datasheet_median_abs_error=_scores((found.datasheet / found.measured - 1.0)[chosen])[
+                "median_abs_error"
+            ],
             default_rows=int(found.default[chosen].sum()),
         )
 
