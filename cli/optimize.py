@@ -33,14 +33,14 @@ def optimize(
     as_json: options.Json = False,
 ) -> None:
     """Print the draft length with the best predicted speedup."""
-    from specmodel import answers
+    from specmodel.answers import draft_length
 
     deployment = None
     if model is not None:
         from specmodel.deployment import deploy
 
         deployment = deploy(model, device, weights=weights, kv=kv, tp=tp, fidelity=fidelity)
-    result = answers.optimize(
+    result = draft_length.optimize(
         draft_cost=draft_cost,
         alpha=alpha,
         acceptance=options.rates(acceptance),

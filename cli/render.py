@@ -10,7 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from specmodel.answers import BreakevenResult, OptimizeResult, StepResult
+    from specmodel.answers.batches import BreakevenResult
+    from specmodel.answers.draft_length import OptimizeResult
+    from specmodel.answers.pass_time import StepResult
     from specmodel.device import Datasheet
     from specmodel.model_list import ModelRow
 

@@ -34,7 +34,7 @@ def step(
     as_json: options.Json = False,
 ) -> None:
     """Print the time of a plain step, or of a verification pass of k drafts, kernel by kernel."""
-    from specmodel import answers
+    from specmodel.answers import pass_time
     from specmodel.deployment import deploy
 
     setting = deploy(
@@ -49,7 +49,7 @@ def step(
         attention_flops=attention_flops,
         flops_fraction=flops_fraction,
     )
-    result = answers.step(setting, batch=batch, context=ctx, k=k)
+    result = pass_time.step(setting, batch=batch, context=ctx, k=k)
     if as_json:
         typer.echo(result.to_json())
         return

@@ -11,7 +11,6 @@ from .errors import InputError
 if TYPE_CHECKING:
     from typing import Any, TypeAlias
 
-    import numpy as np
     from numpy.typing import NDArray
 
     Numeric: TypeAlias = float | NDArray[Any]
@@ -124,8 +123,6 @@ def smaller(value: Numeric, limit: float) -> Numeric:
     """min(value, limit), elementwise where the value is an array."""
     if isinstance(value, (int, float)):
         return min(value, limit)
-    from typing import Any, TypeAlias
-
     import numpy as np
 
     return np.minimum(value, limit)
