@@ -159,7 +159,7 @@ class PassBuilder:
         kernels = [Kernel("norms, rotary, gate", "small", small, activation_bytes=moved)]
         if self.split.tp > 1:
             message = self.tokens * hidden * ACTIVATION_BYTES
-            shape: dict[str, Numeric] = {"gpus": self.split.tp}
+            shape: dict[str, Numeric] = {"gpus": self.split.tp, "m": self.tokens}
             kernels.append(Kernel("all-reduce", "allreduce", halves, activation_bytes=message, shape=shape))
         return kernels
 
@@ -203,6 +203,7 @@ class PassBuilder:
             format=kv.name,
             shape={
                 "sequences": self.batch,
+                "heads": heads,
                 "kv_heads": max(1, kv_heads),
                 "held": held,
                 "queries": self.width,
