@@ -18,6 +18,7 @@ from specmodel.roofline import FIDELITIES, Datasheet, PassTime, Textbook, Timing
 from specmodel.units import show_bytes
 
 if TYPE_CHECKING:
+    from specmodel.constants import Calibration
     from specmodel.device import Device
     from specmodel.units import Numeric
 
@@ -161,6 +162,7 @@ def deploy(
     attention_flops: bool = False,
     flops_fraction: float | None = None,
     engine: str | EngineTime = IDEAL.id,
+    calibration: Calibration | str | None = None,
 ) -> Deployment:
     """Resolve names, check ranges and say what was assumed.
 
@@ -171,7 +173,6 @@ def deploy(
     """
     asked = catalog.model(model, weights=weights, kv=kv) if isinstance(model, str) else model
     machine = catalog.device(device) if isinstance(device, str) else device
-    level = checks.choice("fidelity", fidelity or "textbook", FIDELITIES)
     share = machine.usable_memory_fraction if memory_fraction is None else memory_fraction
     checks.real("memory fraction", share, low=0.0, high=1.0, above=True)
     scale = 1.0
@@ -180,14 +181,12 @@ def deploy(
         scale = given / asked.kv_bytes_per_token
     charged = catalog.engine(engine) if isinstance(engine, str) else engine
     reads = charged.kv_reread if kv_reread is None else kv_reread
+    if isinstance(calibration, str):
+        from specmodel.calibration_files import read_calibration
+
+        calibration = read_calibration(calibration)
     split = passes.Split(tp=tp, ep=ep, kv_reread=reads, kv_scale=scale)
-    timing: Timing
-    if level == "textbook":
-        timing = Textbook(machine, fraction=flops_fraction, attention_flops=attention_flops)
-    else:
-        if isinstance(asked, Totals):
-            raise InputError("fidelity", level, f"{asked.name} is given as totals: only textbook applies")
-        timing = Datasheet(machine)
+    timing = _timing(asked, machine, fidelity, charged, calibration, flops_fraction, attention_flops)
     notes = asked.notes if isinstance(asked, (Model, Totals)) else ()
     return Deployment(
         model=asked,
@@ -198,7 +197,7 @@ def deploy(
         engine=charged,
         assumptions=(
             f"{asked.name} {_formats(asked)} on {f'{tp} x ' if tp > 1 else ''}{machine.id}",
-            f"fidelity {level}: {_level_words(timing)}",
+            f"fidelity {timing.fidelity}: {_level_words(timing)}",
             f"{share:g} of {show_bytes(tp * machine.memory_bytes)} usable",
             "no engine time" if charged.is_ideal else f"engine time of {charged.name}",
             *notes,
@@ -213,9 +212,41 @@ def _formats(model: Model | Totals) -> str:
     return f"with {model.precision.weights.name} weights and {model.precision.kv.name} KV"
 
 
+def _timing(
+    model: Model | Totals,
+    device: Device,
+    fidelity: str | None,
+    engine: EngineTime,
+    calibration: Calibration | None,
+    flops_fraction: float | None,
+    attention_flops: bool,
+) -> Timing:
+    """The timing asked for; by default the best there is: calibrated where constants exist, else datasheet."""
+    if fidelity is not None:
+        checks.choice("fidelity", fidelity, FIDELITIES)
+    if isinstance(model, Totals):
+        if fidelity not in (None, "textbook"):
+            raise InputError("fidelity", fidelity, f"{model.name} is given as totals: only textbook applies")
+        fidelity = "textbook"
+    if fidelity == "textbook":
+        return Textbook(device, fraction=flops_fraction, attention_flops=attention_flops)
+    if fidelity == "datasheet":
+        return Datasheet(device)
+    from specmodel.calibrated import Calibrated
+
+    try:
+        return Calibrated(device, framework=engine.framework or None, calibration=calibration)
+    except InputError:
+        if fidelity == "calibrated":
+            raise
+        return Datasheet(device)
+
+
 def _level_words(timing: Timing) -> str:
     if isinstance(timing, Textbook):
         share = "peak" if timing.fraction == 1.0 else f"{timing.fraction:g} of peak"
         attention = "with" if timing.attention_flops else "without"
         return f"one roofline over the whole step, arithmetic at {share}, {attention} attention FLOPs"
-    return "one roofline per kernel, at datasheet rates"
+    if isinstance(timing, Datasheet):
+        return "one roofline per kernel, at datasheet rates"
+    return "one time per kernel, with constants fitted to measured kernels"

@@ -44,6 +44,8 @@ class EngineTime:
         Added to every target pass for each GPU beyond the first, under tensor parallelism. [s]
     kv_reread : float
         Times the attention kernel reads the cache in a verification pass.
+    framework : str
+        Whose kernels it runs (vllm, sglang, trtllm); empty takes constants pooled over all.
     """
 
     id: str
@@ -56,6 +58,7 @@ class EngineTime:
     position_s: float = 0.0
     gpu_pass_s: float = 0.0
     kv_reread: float = 1.0
+    framework: str = ""
     versions: str = ""
     evidence: str = ""
     source: str = ""
