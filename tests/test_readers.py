@@ -179,6 +179,7 @@ def test_known_types_that_are_not_modelled_are_refused_with_the_reason() -> None
         (b"3", "holds a int"),
         (b"\xff\xfe\x00", "must be UTF-8"),
         (b'{"hidden_size": 1, "hidden_size": 2}', "given twice"),
+        (b'{"a\\nb": 1, "a\\nb": 2}', "a?b = 2: given twice"),
         (b"[" * 100_000, "nested too deeply"),
         (b'{"a":' * 70 + b"1" + b"}" * 70, "nested too deeply"),
         (b'{"hidden_size": ' + b"9" * 5000 + b"}", "not JSON"),
