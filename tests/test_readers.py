@@ -31,6 +31,18 @@ def changed(**changes: Any) -> dict[str, Any]:
     return {key: value for key, value in (LLAMA | changes).items() if value is not ...}
 
 
+# Checks of cases c13-c19 that are not tested by the readers, and where they belong.
+ELSEWHERE = {
+    "C13-f": "units: every printed size says GB or GiB (test_units)",
+    "C14": "the ledger (test_ledger)",
+    "C16-a, C16-c": "ridges follow from a device's peaks (roofline)",
+    "C16-b": "a lint of device figures (devices)",
+    "C17-c, C17-d": "speedups need a round, not a reader",
+    "C19-a, C19-b, C19-d, C19-e": "the ledger (test_ledger)",
+    "C19-c": "bytes of each card (devices)",
+}
+
+
 # Cases c13 and c17 of the public reports: cache of one sequence at the stated context, 16-bit.
 @pytest.mark.parametrize(
     ("file", "context", "expected"),

@@ -25,6 +25,7 @@ STRUCTURAL = (
     "moe_num_experts",
     "num_moe_experts",
     "moe_intermediate_size",
+    "moe_latent_size",
     "kv_lora_rank",
     "q_lora_rank",
     "qk_rope_head_dim",
@@ -91,11 +92,9 @@ def _family(fields: Fields) -> tuple[str, Family]:
 
 def _refuse_unread_structure(fields: Fields, family: Family, name: str) -> None:
     """Refuse keys of experts, latent or linear attention that this family's rules do not read."""
-    if family.unverified and family is not UNKNOWN:
-        return
     for key in STRUCTURAL:
         value = fields.values.get(key)
-        if not value or key in fields.read:
+        if not value or key in fields.read or key in family.unread:
             continue
         if family is UNKNOWN:
             allowed = f"refused: what it means in model_type {name!r} is not known here"
