@@ -78,7 +78,7 @@ def test_every_fact_is_reproduced(shared: Path) -> None:
         mixers = [(count, mixer) for count, mixer in architecture.mixers()]
         windows = [(c, m.window) for c, m in mixers if isinstance(m, Attention) and m.window is not None]
         states = [(c, m) for c, m in mixers if isinstance(m, LinearAttention)]
-        found: dict[str, object] = {
+        found: dict[str, Any] = {
             "params_total": architecture.parameters,
             "params_embedding_table": architecture.embedding_parameters,
             "tied": architecture.tied,

@@ -13,6 +13,12 @@ INDEX_LIMIT_BYTES = 64 * 2**20
 DEPTH_LIMIT = 64
 
 
+def shown(name: str) -> str:
+    """A name out of a file, fit for one line: no control characters, at most 80 long."""
+    plain = "".join(mark if mark.isprintable() else "?" for mark in name[:81])
+    return plain if len(plain) <= 80 else plain[:77] + "..."
+
+
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object, refused where a key comes twice: which one counts would be a guess."""
     found = dict(pairs)
@@ -20,7 +26,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for key, value in pairs:
             if key in seen:
-                raise InputError(key, value, "given twice in one JSON object; keep one")
+                raise InputError(shown(key), value, "given twice in one JSON object; keep one")
             seen.add(key)
     return found
 

@@ -15,7 +15,7 @@ from ..errors import InputError
 from ..formats import NumberFormat, custom_format, number_format
 from ..model import QUANTISABLE, SIXTEEN_BIT, Precision
 from . import schemes
-from .module_patterns import modules, share
+from .module_patterns import share
 from .schemes import Scheme
 
 _DTYPES = {
@@ -74,6 +74,14 @@ def _part_format(scheme: Scheme, part: str, layers: Sequence[Layer], base: Numbe
     return _mixed(part, [(weight if weight > 1e-9 else 0.0, chosen) for weight, chosen in shares])
 
 
+def _names_nothing(scheme: Scheme, layers: Sequence[Layer]) -> bool:
+    """Whether there are groups, and not one of their targets is a module of this decoder."""
+    return bool(scheme.groups) and all(
+        group.targets is not None and not any(share(group.targets, part, layers) for part in scheme.parts)
+        for group in scheme.groups
+    )
+
+
 def precision(
     config: Mapping[str, Any],
     outer: Mapping[str, Any],
@@ -118,7 +126,7 @@ def precision(
     if scheme.mtp and not scheme.ignored.names("mtp.layers.0"):
         formats["mtp"] = formats["experts"]
     notes = [*widened, *scheme.notes]
-    if scheme.groups and all(formats[part] is base for part in QUANTISABLE if modules(part, layers)):
+    if _names_nothing(scheme, layers):
         widest = max((group.format for group in scheme.groups), key=lambda chosen: chosen.bits)
         formats.update(dict.fromkeys(scheme.parts, widest))
         notes.append(f"the quantisation names no module of this decoder: all of them taken as {widest.name}")

@@ -10,6 +10,7 @@ from typing import Any
 from ..errors import InputError
 from ..formats import NumberFormat, custom_format, number_format
 from ..model import QUANTISABLE
+from .json_file import shown
 from .module_patterns import Patterns
 
 _IGNORE_KEYS = (
@@ -223,7 +224,7 @@ def _groups(keys: Keys) -> list[Group]:
     top_layout = keys.text("format")
     for name, group in keys.mapping("config_groups").items():
         if not isinstance(group, dict):
-            raise keys.error(f"config_groups.{name}", group, "a JSON object")
+            raise keys.error(f"config_groups.{shown(name)}", group, "a JSON object")
         inner = Keys(group, keys.where)
         if group.get("weights") is None:
             continue
@@ -234,7 +235,7 @@ def _groups(keys: Keys) -> list[Group]:
         if targets is None:
             targets = ["Linear"]
         if not isinstance(targets, list):
-            raise keys.error(f"config_groups.{name}.targets", targets, "a list of names")
+            raise keys.error(f"config_groups.{shown(name)}.targets", targets, "a list of names")
         if "Linear" in targets:
             found.append(Group(chosen, None, quantises_head=True))
         else:
@@ -289,7 +290,7 @@ def _modelopt(keys: Keys) -> Scheme:
     if algorithm == "MIXED_PRECISION":
         for module, setting in keys.mapping("quantized_layers").items():
             if not isinstance(setting, dict):
-                raise keys.error(f"quantized_layers.{module}", setting, "a JSON object")
+                raise keys.error(f"quantized_layers.{shown(module)}", setting, "a JSON object")
             by_format.setdefault(_modelopt_format(keys, setting.get("quant_algo")), []).append(module)
         for chosen, named in by_format.items():
             targets = Patterns(named, "quantized_layers", keys.where)
