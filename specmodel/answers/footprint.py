@@ -101,6 +101,6 @@ def memory(
         limiting_rank=held.limiting_rank,
         ranks=held.ranks,
         why=f"GPU {held.limiting_rank} limits; its largest line is {largest.line} with {show_bytes(largest.bytes)}",
-        assumptions=[held.rule, *held.notes],
+        assumptions=list(held.notes),
         warnings=warnings,
     )
