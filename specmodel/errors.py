@@ -10,11 +10,15 @@ class InputError(ValueError):
     """Something that a person typed, or wrote in a file, is not allowed."""
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
-        shown = repr(value)
+        try:
+            shown = repr(value)
+        except ValueError:  # Python refuses to print integers of thousands of digits
+            shown = "a number of thousands of digits"
         if len(shown) > 120:
             shown = shown[:117] + "..."
         super().__init__(f"{field} = {shown}: {allowed}")
         self.field = field
+        self.shown = shown
         self.value = value
         self.allowed = allowed
 

@@ -1,0 +1,194 @@
+"""Tables and sentences for people. The only place that knows Rich."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from specmodel.answers import BreakevenResult, OptimizeResult, StepResult
+    from specmodel.device import Datasheet
+    from specmodel.model_list import ModelRow
+
+BEST, LOSS = "bold green", "red"
+ROWS_AROUND_BEST = 6  # how far past the flat band the table of depths goes on
+
+
+def optimize(result: OptimizeResult) -> None:
+    """Depths around the best, the answer, why, and what was assumed."""
+    console = Console()
+    top, band = result.best, result.flat_band
+    table = _table("draft length", ("k", "tokens per round", "round cost", "speedup", ""))
+    last = min(len(result.by_k) - 1, max(band.k_max, top.k) + ROWS_AROUND_BEST)
+    for row in result.by_k[: last + 1]:
+        style = BEST if row.k == top.k else LOSS if row.speedup < 1.0 else ""
+        mark = "best" if row.k == top.k else "flat" if band.k_min <= row.k <= band.k_max else ""
+        table.add_row(
+            str(row.k),
+            f"{row.tokens_per_round:.4f}",
+            f"{row.round_cost:.3f}",
+            f"{row.speedup:.3f}x",
+            mark,
+            style=style,
+        )
+    console.print(table)
+    chosen = "best k" if result.inputs["k"] is None else "k"
+    console.print(
+        Text(f"{chosen} {top.k}: {top.tokens_per_round:.4f} tokens per round, {top.speedup:.3f}x", style=BEST)
+    )
+    console.print(Text(f"flat band within {band.within:.0%}: k {band.k_min}-{band.k_max}"))
+    if result.pays_from_alpha is not None:
+        console.print(Text(f"one draft token pays from alpha {result.pays_from_alpha:.3g}"))
+    if result.ceiling is not None:
+        console.print(Text(f"ceiling of tokens per round: {result.ceiling:.4g}"))
+    _closing(console, result.why, result.assumptions, result.trust, result.warnings)
+
+
+def breakeven(result: BreakevenResult) -> None:
+    """Intervals, a few batches, the terms at the memory limit."""
+    console = Console()
+    table = _table(
+        f"does speculation pay? {result.inputs['model']} on {result.inputs['device']}, context {result.context:,}",
+        ("batch", "k", "tokens per round", "round cost", "speedup", ""),
+    )
+    for row in result.by_batch:
+        pays = row.speedup > 1.0
+        table.add_row(
+            f"{row.batch:,}",
+            str(row.k),
+            f"{row.tokens_per_round:.3f}",
+            f"{row.round_cost:.3f}",
+            f"{row.speedup:.3f}x",
+            "pays" if pays else "loses",
+            style="" if pays else LOSS,
+        )
+    console.print(table)
+    for interval in result.intervals:
+        verb = "pays" if interval.pays else "does not pay"
+        console.print(
+            Text(f"batch {interval.from_:,}-{interval.to:,}: {verb}", style="green" if interval.pays else LOSS)
+        )
+    if result.break_even_batch is None:
+        console.print(Text("no break-even batch within memory"))
+    else:
+        console.print(
+            Text(
+                f"break-even batch {result.break_even_batch:.2f}, first losing batch {result.first_losing_batch}, "
+                f"memory limit {result.memory_limit_batch:,}",
+                style="bold",
+            )
+        )
+    if len(result.k_by_batch) > 1:
+        levels = ", ".join(f"{run.from_:,}-{run.to:,}: k {run.k}" for run in result.k_by_batch[:12])
+        console.print(Text(f"best k by batch: {levels}"))
+    _closing(console, result.why, result.assumptions, result.trust, result.warnings)
+
+
+def step(result: StepResult) -> None:
+    """The kernels of one pass and what binds each."""
+    console = Console()
+    inputs = result.inputs
+    table = _table(
+        f"{inputs['pass']} pass of {inputs['model']} on {inputs['device']}: batch {inputs['batch']}, "
+        f"context {inputs['context']:,}, width {inputs['width']}",
+        ("kernel", "launches", "us", "memory us", "compute us", "fixed us", "bound"),
+    )
+    for row in result.kernels:
+        table.add_row(
+            row.name,
+            str(row.count),
+            *(
+                f"{value * 1e6:,.1f}"
+                for value in (row.seconds, row.memory_seconds, row.compute_seconds, row.fixed_seconds)
+            ),
+            row.bound,
+        )
+    console.print(table)
+    console.print(
+        Text(
+            f"{result.seconds * 1e3:.3f} ms, {result.ratio_to_plain:.3f} plain steps of {result.plain_seconds * 1e3:.3f} ms",
+            style="bold",
+        )
+    )
+    console.print(
+        Text(
+            f"arithmetic idle: {result.idle_share_of_peak:.2%} of peak; ridge {result.ridge_flop_per_byte:.0f} FLOP/byte, "
+            f"this pass {result.flop_per_byte:.2f}; widest pass that stays memory-bound: {result.largest_free_width}"
+        )
+    )
+    _closing(console, result.why, result.assumptions, result.trust, result.warnings)
+
+
+def devices(listed: Iterable[Datasheet]) -> None:
+    """Every device, its dense peaks and how many remarks it carries."""
+    console = Console()
+    table = _table("devices (dense peaks)", ("id", "memory GB", "TB/s", "bf16 TFLOP/s", "fp8", "fp4", "notes"))
+    for sheet in listed:
+        bf16 = sheet.value("peak_bf16") or sheet.value("peak_fp16")
+        table.add_row(
+            sheet.id,
+            _scaled(sheet.value("memory"), 1e9, ".1f"),
+            _scaled(sheet.value("bandwidth"), 1e12, ".3g"),
+            _scaled(bf16, 1e12, ",.0f"),
+            _scaled(sheet.value("peak_fp8"), 1e12, ",.0f"),
+            _scaled(sheet.value("peak_fp4"), 1e12, ",.0f"),
+            f"{len(sheet.warnings)} to mind" if sheet.warnings else "",
+        )
+    console.print(table)
+    console.print(Text("one device with the source of every figure: specmodel devices ID", style="dim"))
+
+
+def device(sheet: Datasheet) -> None:
+    """One device with the source of each figure."""
+    console = Console()
+    table = _table(f"{sheet.id}: {sheet.name}", ("figure", "value", "kind", "source"))
+    for name, figure in sheet.figures.items():
+        table.add_row(name, f"{figure.value:.6g} {figure.unit}", figure.kind, figure.source)
+    console.print(table)
+    for remark in sheet.warnings:
+        console.print(Text(f"note: {remark}", style="yellow"))
+
+
+def models(rows: Sequence[ModelRow]) -> None:
+    """Models, what follows from their shape, and how well that is checked."""
+    console = Console()
+    table = _table("models", ("id", "parameters", "active", "GFLOP/token", "KV KiB/token", "weights GB", "notes"))
+    for row in rows:
+        table.add_row(
+            row.id,
+            _scaled(row.parameters, 1e9, ",.2f", " B"),
+            _scaled(row.active_parameters, 1e9, ",.2f", " B"),
+            _scaled(row.flops_per_token, 1e9, ",.1f"),
+            _scaled(row.kv_bytes_per_token, 1024, ",.1f"),
+            _scaled(row.weight_bytes, 1e9, ",.1f"),
+            row.confidence,
+        )
+    console.print(table)
+    if len(rows) == 1:
+        for note in (f"source: {rows[0].source}", *rows[0].notes):
+            console.print(Text(note, style="dim"))
+
+
+def _scaled(value: float | None, unit: float, layout: str, suffix: str = "") -> str:
+    return "-" if value is None else f"{value / unit:{layout}}{suffix}"
+
+
+def _table(title: str, columns: Sequence[str]) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", pad_edge=False)
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if index == 0 or column in ("", "bound", "notes", "source") else "right")
+    return table
+
+
+def _closing(
+    console: Console, why: str, assumptions: Sequence[str], trust: str, warnings: Sequence[str]
+) -> None:
+    console.print(Text(f"why: {why}"))
+    console.print(Text("assumed: " + "; ".join(assumptions), style="dim"))
+    console.print(Text(f"trust: {trust}", style="dim"))
+    for warning in warnings:
+        console.print(Text(f"warning: {warning}", style="yellow"))

@@ -1,0 +1,54 @@
+"""specmodel: should this deployment speculate, with which draft, how deep, up to which batch, and for what gain?
+
+The public names are loaded when first used, so that importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from specmodel.acceptance import Geometric, PerPosition, tokens_per_round
+    from specmodel.answers import breakeven, optimize, step
+    from specmodel.catalog import device, devices
+    from specmodel.deployment import Deployment, deploy
+    from specmodel.errors import InputError
+
+_HOMES = {
+    "Deployment": "deployment",
+    "Geometric": "acceptance",
+    "InputError": "errors",
+    "PerPosition": "acceptance",
+    "breakeven": "answers",
+    "deploy": "deployment",
+    "device": "catalog",
+    "devices": "catalog",
+    "optimize": "answers",
+    "step": "answers",
+    "tokens_per_round": "acceptance",
+}
+
+__all__ = [
+    "Deployment",
+    "Geometric",
+    "InputError",
+    "PerPosition",
+    "breakeven",
+    "deploy",
+    "device",
+    "devices",
+    "optimize",
+    "step",
+    "tokens_per_round",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOMES:
+        return getattr(import_module(f"specmodel.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'specmodel' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,195 @@
+"""What is asked about: a model in a precision, on so many GPUs, timed at a fidelity.
+
+The door through which every command and every Python verb enters: names become values here, and are checked once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from specmodel import catalog, checks, passes
+from specmodel.errors import InputError
+from specmodel.model import Model, Totals
+from specmodel.roofline import FIDELITIES, Datasheet, PassTime, Textbook, Timing
+from specmodel.units import show_bytes
+
+if TYPE_CHECKING:
+    from specmodel.catalog import Device
+    from specmodel.checks import Numeric
+
+DEFAULT_MODEL = "llama-3.1-8b"
+DEFAULT_DEVICE = "h100-sxm"
+DEFAULT_CONTEXT = 1024
+MAX_CONTEXT = 100_000_000  # longer than any model reads; stops slips such as bytes given for tokens
+MAX_BATCH = 1_000_000
+
+
+def kv_budget_bytes(memory_bytes: float, fraction: float, weight_bytes: float) -> float:
+    """What is left for KV caches once the weights lie in the usable share of memory; 0 where they do not fit. [B]"""
+    return max(0.0, fraction * memory_bytes - weight_bytes)
+
+
+def sequences_that_fit(budget_bytes: float, bytes_per_sequence: float) -> int:
+    """Whole sequences that a KV budget holds."""
+    checks.real("bytes per sequence", bytes_per_sequence, low=0.0, above=True)
+    return min(MAX_BATCH, int(checks.real("budget", budget_bytes, low=0.0) / bytes_per_sequence))
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """A model on GPUs, ready to be timed."""
+
+    model: Model | Totals
+    device: Device
+    timing: Timing
+    tp: int
+    memory_fraction: float
+    kv_scale: float
+    assumptions: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return self.model.name
+
+    def pass_time(self, batch: Numeric, context: Numeric, width: Numeric = 1) -> PassTime:
+        """Time of a pass of `width` positions per sequence; arrays broadcast."""
+        kernels = passes.forward_pass(
+            self.model, batch=batch, context=context, width=width, kv_scale=self.kv_scale
+        )
+        return self.timing.time(kernels)
+
+    def kv_bytes(self, context: int) -> float:
+        """KV cache and constant state of one sequence, all GPUs together. [B]"""
+        if isinstance(self.model, Totals):
+            return self.model.kv_bytes_per_token * context * self.kv_scale
+        return float(self.model.kv_bytes(context)) * self.kv_scale + self.model.state_bytes()
+
+    def memory_limit_batch(self, context: int) -> int:
+        """The most sequences of `context` cached tokens that fit beside the weights; 0 when none does."""
+        return sequences_that_fit(self.kv_budget(), self.kv_bytes(context))
+
+    def kv_budget(self) -> float:
+        """Memory left for KV caches. [B]"""
+        return kv_budget_bytes(self.tp * self.device.memory_bytes, self.memory_fraction, self.model.weight_bytes)
+
+    def why_nothing_fits(self, context: int) -> str:
+        """The sentence for a batch limit of 0."""
+        usable = self.tp * self.memory_fraction * self.device.memory_bytes
+        if self.kv_budget() == 0.0:
+            return (
+                f"does not fit: the weights take {show_bytes(self.model.weight_bytes)}, "
+                f"{show_bytes(self.model.weight_bytes - usable)} more than the {show_bytes(usable)} usable"
+            )
+        return (
+            f"does not fit: one sequence of {context:,} tokens takes {show_bytes(self.kv_bytes(context))}, "
+            f"{show_bytes(self.kv_bytes(context) - self.kv_budget())} more than is left beside the weights"
+        )
+
+    def describe(self) -> dict[str, object]:
+        """What was asked, for the answer's `inputs`."""
+        precision = getattr(self.model, "precision", None)
+        return {
+            "model": self.model.name,
+            "device": self.device.id,
+            "tp": self.tp,
+            "weights": None if precision is None else precision.weights.name,
+            "kv": None if precision is None else precision.kv.name,
+            "weight_bytes": self.model.weight_bytes,
+            "kv_bytes_per_token": self.model.kv_bytes_per_token * self.kv_scale,
+            "memory_fraction": self.memory_fraction,
+        }
+
+    def speedups(
+        self,
+        tokens: np.ndarray,
+        *,
+        k: Numeric,
+        batch: Numeric,
+        context: Numeric,
+        draft_cost: float,
+        charge: str,
+    ) -> Numeric:
+        """Speedup for every (k, batch, context), broadcast; `tokens` holds tokens per round by k."""
+        from specmodel.rounds import round_cost
+
+        plain = self.pass_time(batch, context).seconds
+        verify = self.pass_time(batch, context, np.asarray(k) + 1).seconds
+        cost = round_cost(np.asarray(k), draft_cost=draft_cost, verify_ratio=verify / plain, charge=charge)
+        return tokens[np.asarray(k)] / cost
+
+
+def deploy(
+    model: str | Model | Totals = DEFAULT_MODEL,
+    device: str | Device = DEFAULT_DEVICE,
+    *,
+    weights: str | None = None,
+    kv: str | None = None,
+    tp: int = 1,
+    fidelity: str | None = None,
+    memory_fraction: float | None = None,
+    kv_bytes_per_token: float | None = None,
+    attention_flops: bool = False,
+    flops_fraction: float | None = None,
+) -> Deployment:
+    """Resolve names, check ranges and say what was assumed.
+
+    Raises
+    ------
+    InputError
+        For an unknown name, a value outside its range, or a combination that cannot be timed.
+    """
+    asked = catalog.model(model, weights=weights, kv=kv) if isinstance(model, str) else model
+    machine = catalog.device(device) if isinstance(device, str) else device
+    if isinstance(asked, Totals) and (weights or kv):
+        field, value = ("weights", weights) if weights else ("kv", kv)
+        raise InputError(field, value, f"{asked.name} is given as totals: name an architecture to choose formats")
+    checks.whole("tp", tp, low=1, high=1024)
+    level = checks.choice("fidelity", fidelity or "textbook", FIDELITIES)
+    share = machine.usable_memory_fraction if memory_fraction is None else memory_fraction
+    checks.real("memory fraction", share, low=0.0, high=1.0, above=True)
+    scale = 1.0
+    if kv_bytes_per_token is not None:
+        given = checks.real("kv bytes per token", kv_bytes_per_token, low=1.0, high=1e9)
+        scale = given / asked.kv_bytes_per_token
+    timing: Timing
+    if level == "textbook":
+        timing = Textbook(machine, fraction=flops_fraction, attention_flops=attention_flops)
+    else:
+        if isinstance(asked, Totals):
+            raise InputError("fidelity", level, f"{asked.name} is given as totals: only textbook applies")
+        timing = Datasheet(machine)
+    notes = asked.notes if isinstance(asked, (Model, Totals)) else ()
+    return Deployment(
+        model=asked,
+        device=machine,
+        timing=timing,
+        tp=tp,
+        memory_fraction=share,
+        kv_scale=scale,
+        assumptions=(
+            f"{asked.name} {_formats(asked)} on {f'{tp} x ' if tp > 1 else ''}{machine.id}",
+            f"fidelity {level}: {_level_words(timing)}",
+            f"{share:g} of {show_bytes(tp * machine.memory_bytes)} usable",
+            "no engine time",
+            *notes,
+        ),
+        warnings=tuple(machine.warnings),
+    )
+
+
+def _formats(model: Model | Totals) -> str:
+    if isinstance(model, Totals):
+        return f"given as totals ({show_bytes(model.weight_bytes)} of weights)"
+    return f"with {model.precision.weights.name} weights and {model.precision.kv.name} KV"
+
+
+def _level_words(timing: Timing) -> str:
+    if isinstance(timing, Textbook):
+        share = "peak" if timing.fraction == 1.0 else f"{timing.fraction:g} of peak"
+        attention = "with" if timing.attention_flops else "without"
+        return f"one roofline over the whole step, arithmetic at {share}, {attention} attention FLOPs"
+    return "one roofline per kernel, at datasheet rates"

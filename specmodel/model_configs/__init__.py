@@ -1,0 +1,1 @@
+"""Configs of known models, one file each; ``specmodel.readers.catalogue`` finds them."""

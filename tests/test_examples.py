@@ -1,0 +1,30 @@
+"""Every example runs and gives what it says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+EXPECTED = {
+    # The lecture's printed values (000, section 16): best k and speedup by alpha; crossings recomputed (golden).
+    "lecture_table.py": ("best k 2, 1.508x", "best k 5, 2.108x", "323.43", "250.79", "338.73", "259.90"),
+    "real_config.py": ("context 16,384: never loses",),
+}
+
+
+@pytest.mark.parametrize("script", sorted(path.name for path in (ROOT / "examples").glob("*.py")))
+def test_example(script: str) -> None:
+    shown = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / script)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT), "PATH": "", "NO_COLOR": "1"},
+    )
+    for part in EXPECTED[script]:
+        assert part in shown.stdout
