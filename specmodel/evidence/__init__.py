@@ -7,17 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from specmodel.evidence.counts import Clusters, Dropped, Evidence, Part
+    from specmodel.evidence.estimate import Estimate, alpha
     from specmodel.evidence.reading import read
 
 _HOME = {
     "Clusters": "counts",
     "Dropped": "counts",
+    "Estimate": "estimate",
     "Evidence": "counts",
     "Part": "counts",
+    "alpha": "estimate",
     "read": "reading",
 }
 
-__all__ = ["Clusters", "Dropped", "Evidence", "Part", "read"]
+__all__ = ["Clusters", "Dropped", "Estimate", "Evidence", "Part", "alpha", "read"]
 
 
 def __getattr__(name: str) -> Any:
