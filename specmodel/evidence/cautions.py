@@ -25,20 +25,25 @@ def cautions(estimate: Estimate, part: Part) -> list[str]:
     fit = estimate.fit
     if (fit is not None and fit.first_is_poor) or looked_up:
         found.append(
-            "not described by one alpha: the first position is poor and later ones good, as n-gram and suffix drafts are; "
+            "not described by one alpha: the first position is poor and later ones good, as n-gram and "
+            "suffix drafts are; "
             "use the survival rates"
         )
     elif fit is not None and not fit.adequate:
         found.append(
-            f"one alpha fits badly: a conditional rate is {fit.largest_gap:.2f} away from it; use the survival rates"
+            f"one alpha fits badly: a conditional rate is {fit.largest_gap:.2f} away from it; use the "
+            "survival rates"
         )
     if not part.by_position and estimate.alpha.value is not None:
-        found.append("no rates per position in the source: alpha is solved from the mean length, as if all were equal")
+        found.append(
+            "no rates per position in the source: alpha is solved from the mean length, as if all were equal"
+        )
     if not part.counted:
         found.append("the number of rounds is not known")
     if part.k is not None and part.k_min is not None and part.k_min < part.k:
         found.append(
-            f"draft lengths from {part.k_min} to {part.k} were mixed: each position uses the rounds that drafted that far"
+            f"draft lengths from {part.k_min} to {part.k} were mixed: each position uses the rounds that "
+            "drafted that far"
             if part.by_position
             else f"draft lengths from {part.k_min} to {part.k} were mixed: alpha is that of the mean length"
         )
@@ -56,7 +61,8 @@ def _about_requests(estimate: Estimate, part: Part) -> list[str]:
     if part.moments is None and (clusters is None or clusters.kind == "blocks" or len(clusters.rounds) < 3):
         if part.counted:
             found.append(
-                "requests are not known (or only one or two): acceptance comes in bursts, so the interval is too narrow "
+                "requests are not known (or only one or two): acceptance comes in bursts, so the interval "
+                "is too narrow "
                 "if requests differ"
             )
     elif clusters is not None and len(clusters.rounds) < FEW_REQUESTS:
@@ -68,7 +74,8 @@ def _about_requests(estimate: Estimate, part: Part) -> list[str]:
         gap = tokens.per_request / tokens.pooled - 1.0
         if abs(gap) > 0.02:
             found.append(
-                f"tokens per round is {tokens.pooled:.3f} over rounds, {tokens.per_request:.3f} as a mean over requests: "
+                f"tokens per round is {tokens.pooled:.3f} over rounds, {tokens.per_request:.3f} as a mean "
+                "over requests: "
                 "throughput follows the first"
             )
     return found

@@ -56,7 +56,8 @@ def survival_rates(values: object, name: str) -> list[float]:
     for index in range(1, len(found)):
         if found[index] > found[index - 1]:
             raise UnusableError(
-                f"{name}: survival rises from {found[index - 1]:g} to {found[index]:g} at position {index + 1}"
+                f"{name}: survival rises from {found[index - 1]:g} to {found[index]:g} at position "
+                f"{index + 1}"
             )
     return found
 
@@ -162,7 +163,8 @@ def part_from_totals(
             k_min = math.floor(drafted / rounds)
             if survived:
                 warn(
-                    f"{place}: {drafted / rounds:.2f} tokens drafted per round, k = {k}: shorter drafts count as misses, "
+                    f"{place}: {drafted / rounds:.2f} tokens drafted per round, k = {k}: shorter drafts "
+                    "count as misses, "
                     "so the survival rates are lower bounds"
                 )
     tested = (rounds, *survived[:-1]) if survived else ()

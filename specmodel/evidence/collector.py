@@ -51,8 +51,9 @@ class Collector:
             self._warnings[text] = self._warnings.get(text, 0) + 1
 
     def add(self, part: Part, kind: str | None = None) -> None:
-        """Take one part; parts of equal labels and convention are summed, `kind` says what each of them is."""
-        key = (part.convention, tuple(sorted(part.labels.items())), part.by_position, part.counted, kind)
+        """Take one part; equal labels and convention are summed, `kind` says what each part is."""
+        labels = tuple(sorted(part.labels.items()))
+        key: tuple[object, ...] = (part.convention, labels, part.by_position, part.counted, kind)
         if not part.rounds:  # nothing happened in it: it joins the part of its kind, if there is one
             key = next((k for k in self._rows if k[:2] == key[:2] and k[4] == kind), key)
         self._rows.setdefault(key, Rows(kind)).add(part)
@@ -89,7 +90,8 @@ class Collector:
             raise InputError(
                 "evidence",
                 names,
-                f"{self.lost} of {self.records} records dropped ({share:.1%}, at most 1 % is allowed unless lenient); "
+                f"{self.lost} of {self.records} records dropped ({share:.1%}, at most 1 % is allowed "
+                "unless lenient); "
                 f"first: {first}",
             )
         warnings = [text if n == 1 else f"{text} ({n} times)" for text, n in self._warnings.items()]

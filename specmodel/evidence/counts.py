@@ -1,4 +1,4 @@
-"""What every source of acceptance becomes: counts per position, with labels and the convention they came in."""
+"""What every source becomes: counts per position, with labels and the convention they came in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What counts say: survival and conditional rates, alpha over tested tokens, tokens per round, with intervals."""
+"""What counts say: survival and conditional rates, alpha, tokens per round, all with intervals."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specmodel.errors import InputError
+from specmodel.evidence.cautions import cautions
 from specmodel.evidence.counts import Evidence, Part, pooled
 from specmodel.evidence.geometric import GeometricFit, geometric_fit
 from specmodel.evidence.heterogeneity import Autocorrelation, Heterogeneity, autocorrelation, heterogeneity
 from specmodel.evidence.intervals import Estimated, chain, design_effect, normal_quantile, share_design_effect
 from specmodel.evidence.sampling import Draws, draws
-from specmodel.evidence.cautions import cautions
 
 if TYPE_CHECKING:
     from specmodel.acceptance import Geometric, PerPosition
 
 WHY_NOT_ALPHA = (
-    "accepted / drafted is not alpha: tokens drafted behind the first rejection are never tested, and this share counts "
+    "accepted / drafted is not alpha: tokens drafted behind the first rejection are never tested, and this "
+    "share counts "
     "them as misses; alpha is accepted / (accepted + rejected tests)"
 )
 
@@ -30,9 +31,9 @@ WHY_NOT_ALPHA = (
 class TokensPerRound:
     """Mean tokens per round, bonus or correction token included.
 
-    `pooled` weights every round alike and is what throughput follows; `per_request` weights every request alike and is
-    what a user feels; they differ because requests that accept little need more rounds. `at_k` is
-    1 + sum of the survival rates, which differs from `pooled` only where draft lengths were mixed.
+    `pooled` weights every round alike and is what throughput follows; `per_request` weights every request
+    alike and is what a user feels; they differ because requests that accept little need more rounds. `at_k`
+    is 1 + the sum of the survival rates, which differs from `pooled` only where draft lengths were mixed.
     """
 
     pooled: float | None
@@ -129,7 +130,9 @@ class Estimate:
         from specmodel.acceptance import Geometric, PerPosition
 
         if self.alpha.value is None:
-            raise InputError("acceptance", None, "the evidence holds no tested draft token, or does not say k")
+            raise InputError(
+                "acceptance", None, "the evidence holds no tested draft token, or does not say k"
+            )
         if self.by_position:
             return PerPosition(self.survival)
         return Geometric(self.alpha.value)
@@ -210,7 +213,11 @@ def alpha(
     if part.by_position:
         fit = geometric_fit(tested, np.array(part.survived), effect or 1.0)
     trials = float(tested.sum()) if part.by_position else None
-    naive = _wald(found.alpha.value, trials or _expected_tests(part, found), z) if part.counted else Estimated(None)
+    naive = (
+        _wald(found.alpha.value, trials or _expected_tests(part, found), z)
+        if part.counted
+        else Estimated(None)
+    )
     drafted = part.drafted
     share = part.accepted / drafted if drafted else None
     rates, survival = _rates(part, found)
@@ -288,4 +295,3 @@ def _wald(share: float | None, trials: float | None, z: float) -> Estimated:
         return Estimated(share)
     half = z * math.sqrt(share * (1.0 - share) / trials)
     return Estimated(share, max(0.0, share - half), min(1.0, share + half))
-

@@ -69,8 +69,8 @@ class GeometricFit:
     Attributes
     ----------
     statistic, degrees, p_value : float, int, float
-        Likelihood ratio of free rates against one alpha, divided by the design effect where requests are known
-        (Rao and Scott 1984). With many rounds any small difference becomes significant, hence the gaps.
+        Likelihood ratio of free rates against one alpha, divided by the design effect where requests are
+        known (Rao and Scott 1984). With many rounds any small difference becomes significant, hence the gaps.
     largest_gap : float
         Largest distance of a conditional rate from alpha, among positions that hold 1 % of the tests or more.
     tokens_gap : float
@@ -105,7 +105,9 @@ def geometric_fit(tested: Array, survived: Array, effect: float) -> GeometricFit
         return None
     alpha = float(s.sum() / t.sum())
     rates = s / t
-    statistic = 2.0 * float((_log_likelihood(s, t, rates) - _log_likelihood(s, t, np.full(t.size, alpha))).sum())
+    statistic = 2.0 * float(
+        (_log_likelihood(s, t, rates) - _log_likelihood(s, t, np.full(t.size, alpha))).sum()
+    )
     statistic = max(statistic, 0.0) / max(effect, 1.0)
     degrees = int(t.size) - 1
     from scipy.special import chdtrc
@@ -116,7 +118,9 @@ def geometric_fit(tested: Array, survived: Array, effect: float) -> GeometricFit
     chain = np.cumprod(rates)
     tokens_gap = float(_tokens(np.array([alpha]), t.size)[0] - 1.0 - chain.sum())
     later = float(s[1:].sum() / t[1:].sum())
-    error = math.sqrt(max(later * (1.0 - later), 1e-12) / t[1:].sum() + max(rates[0] * (1 - rates[0]), 1e-12) / t[0])
+    error = math.sqrt(
+        max(later * (1.0 - later), 1e-12) / t[1:].sum() + max(rates[0] * (1 - rates[0]), 1e-12) / t[0]
+    )
     poor = bool(later - rates[0] > max(POOR_FIRST, 3.0 * error * math.sqrt(max(effect, 1.0))))
     adequate = not poor and (p_value >= 0.01 or gap <= GAP_ALLOWED)
     return GeometricFit(statistic, degrees, p_value, gap, tokens_gap, poor, adequate)

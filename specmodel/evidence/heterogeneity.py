@@ -1,4 +1,4 @@
-"""Requests differ, and rounds of one request resemble each other: a Beta mixture and the lag-1 correlation."""
+"""Requests differ, and rounds of one request resemble each other: Beta mixture, lag-1 correlation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from specmodel.evidence.counts import Array, Clusters
 
 @dataclass(frozen=True, slots=True)
 class BetaMixture:
-    r"""Every round draws its own alpha from a Beta law: :math:`a_i = E[\alpha^i] = \prod_{j<i} \frac{a+j}{a+b+j}`.
+    r"""Every round draws its own alpha from a Beta law.
+
+    .. math:: a_i = E[\alpha^i] = \prod_{j<i} \frac{a+j}{a+b+j}
 
     Conditional rates (a + i - 1)/(a + b + i - 1) rise with the position: a round that got far is an easy one.
     """

@@ -1,4 +1,4 @@
-"""Intervals: a share of independent trials, a bootstrap over requests, and the design effect between the two."""
+"""Intervals: a share of independent trials, a bootstrap over requests, the effect between the two."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def wilson(successes: float, trials: float, z: float) -> tuple[float, float]:
     """
     if not trials > 0.0:
         return 0.0, 1.0
-    p = successes / trials
+    p = float(successes / trials)
+    trials = float(trials)
     middle = p + z * z / (2.0 * trials)
     half = z * math.sqrt(p * (1.0 - p) / trials + z * z / (4.0 * trials * trials))
     scale = 1.0 + z * z / trials
@@ -67,8 +68,9 @@ def grouped(table: Array, rng: np.random.Generator, most: int = MOST_GROUPS) -> 
 def resampled(table: Array, resamples: int, rng: np.random.Generator) -> Array:
     """Column sums of `resamples` draws of the rows with replacement, shape (resamples, columns)."""
     rows = len(table)
-    weights = rng.multinomial(rows, np.full(rows, 1.0 / rows), size=resamples)
-    sums: Array = weights.astype(np.float64) @ table
+    chosen = rng.integers(rows, size=(resamples, rows)) + np.arange(resamples)[:, None] * rows
+    times = np.bincount(chosen.ravel(), minlength=resamples * rows).reshape(resamples, rows)
+    sums: Array = times.astype(np.float64) @ table
     return sums
 
 
@@ -76,8 +78,8 @@ def percentiles(values: Array, level: float, rows: int, kept: float = 1.0) -> tu
     """Percentile interval of bootstrap values, widened for few rows.
 
     The plain percentile interval is too narrow by a factor sqrt((n-1)/n) z/t for n rows; the levels are moved
-    outwards to make up for it (Hesterberg 2015, "What teachers should know about the bootstrap", section 4.1).
-    Where only a share `kept` of the requests was resampled, the interval shrinks by its square root.
+    outwards to make up for it (Hesterberg 2015, "What teachers should know about the bootstrap", section
+    4.1). Where only a share `kept` of the requests was resampled, the interval shrinks by its square root.
     """
     from scipy.special import ndtr, stdtrit
 
@@ -113,7 +115,9 @@ def design_effect(clusters: Clusters) -> float | None:
     if clusters.tested is None or clusters.survived is None or len(clusters.rounds) < 2:
         return None
     y, x = clusters.survived.sum(axis=1), clusters.tested.sum(axis=1)
-    return share_design_effect(float(y @ y), float(x @ y), float(x @ x), float(y.sum()), float(x.sum()), len(y))
+    return share_design_effect(
+        float(y @ y), float(x @ y), float(x @ x), float(y.sum()), float(x.sum()), len(y)
+    )
 
 
 def share_design_effect(yy: float, xy: float, xx: float, y: float, x: float, groups: int) -> float | None:
@@ -135,5 +139,5 @@ def chain(tested: NDArray[np.float64], survived: NDArray[np.float64]) -> tuple[A
     """
     with np.errstate(invalid="ignore", divide="ignore"):
         conditional = survived / tested
-    survival = np.cumprod(np.nan_to_num(conditional), axis=-1)
+    survival: Array = np.cumprod(np.nan_to_num(conditional), axis=-1).astype(np.float64)
     return conditional, survival

@@ -23,7 +23,8 @@ from specmodel.evidence.prometheus import Scrapes
 
 _TASK = re.compile(r"task\s+(-?\d+)")
 _TOTALS = re.compile(
-    r"draft acceptance(?: rate)?\s*=\s*(\S+)\s*\(\s*(\d+) accepted /\s*(\d+) generated\)(?:, mean len =\s*(\S+))?"
+    r"draft acceptance(?: rate)?\s*=\s*(\S+)\s*\(\s*(\d+) accepted /\s*(\d+) generated\)"
+    r"(?:, mean len =\s*(\S+))?"
 )
 _VECTOR = re.compile(r"acc per pos = \(([^)]*)\)")
 _STATISTICS = re.compile(
@@ -40,7 +41,7 @@ def from_scrapes(scrapes: Scrapes, collector: Collector) -> None:
 
 
 def from_timings(record: Mapping[str, Any], source: str, line: int, collector: Collector) -> Part:
-    """`timings` of a response: the first of predicted_n tokens comes from the prompt, each round adds accepted + 1.
+    """`timings` of a response: the first token comes from the prompt, each round adds accepted + 1.
 
     Where drafts were skipped (n-gram found nothing, little room left) plain steps count as rounds here.
     """
@@ -140,7 +141,8 @@ class ServerLog:
                 k=k,
                 slack=0.001,
                 warn=lambda text: self._collector.warn(
-                    f"{source}: some requests drafted fewer than k tokens per round, so the survival rates are lower bounds"
+                    f"{source}: some requests drafted fewer than k tokens per round, so the survival rates "
+                    "are lower bounds"
                     if "per round" in text
                     else text
                 ),
@@ -182,7 +184,8 @@ class ServerLog:
             self._close(task, None)
         for source, lines in self._without.items():
             self._collector.warn(
-                f"{source}:{lines[0]}: neither rounds nor mean length printed (an older build, or nothing accepted): "
+                f"{source}:{lines[0]}: neither rounds nor mean length printed (an older build, or nothing "
+                "accepted): "
                 f"{len(lines)} request(s) left out; give k to use them"
             )
         for (source, method), (text, number) in self._statistics.items():

@@ -136,7 +136,8 @@ def intervals(scrapes: Scrapes, counters: tuple[str, ...], collector: Collector)
         for key in fell[:1]:
             source, line = wanted[key].places[at]
             resets.append(
-                f"{source}:{line}: {scrapes.engine}{key[0]} fell from {before[key]:g} to {after[key]:g}: a restart, counted "
+                f"{source}:{line}: {scrapes.engine}{key[0]} fell from {before[key]:g} to {after[key]:g}: a "
+                "restart, counted "
                 "from zero; if the files are of different servers, or the later scrape came first, read them "
                 "separately or in order"
             )

@@ -1,4 +1,4 @@
-"""Read evidence of acceptance from files and streams, whatever the engine wrote; contents decide, not names."""
+"""Read acceptance from files and streams, whatever the engine wrote; contents decide, not names."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _read_one(source: Source, collector: Collector, text: TextReader, records: R
 
 
 def sniff(head: str) -> Literal["document", "lines", "csv", "table", "text"]:
-    """What a text is, from its beginning: a JSON document, JSON lines, a table of rounds, another table, or text."""
+    """What a text is, from its beginning; "csv" is a table of rounds, "table" another one."""
     lines = [line.strip() for line in head.splitlines() if line.strip()]
     if not lines:
         return "text"

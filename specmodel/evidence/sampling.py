@@ -1,4 +1,4 @@
-"""Draws of the rates: a bootstrap over requests, or the posterior of independent tests; and intervals from them."""
+"""Draws of the rates, by a bootstrap over requests or from independent tests, and their intervals."""
 
 from __future__ import annotations
 
@@ -62,13 +62,18 @@ def draws(part: Part, level: float, resamples: int, rng: np.random.Generator) ->
     return _from_means(part, part.clusters if enough else None, level, resamples, rng)
 
 
-def _over_rows(part: Part, clusters: Clusters, level: float, resamples: int, rng: np.random.Generator) -> Draws:
+def _over_rows(
+    part: Part, clusters: Clusters, level: float, resamples: int, rng: np.random.Generator
+) -> Draws:
     tested, survived = clusters.tested, clusters.survived
-    assert tested is not None and survived is not None  # the caller looked
+    assert tested is not None  # the caller looked
+    assert survived is not None
     k = tested.shape[1]
-    table = grouped(np.column_stack([clusters.rounds, clusters.accepted, tested, survived]), rng)
+    own = 1.0 + clusters.accepted / clusters.rounds
+    columns = [np.ones(own.size), own, clusters.rounds, clusters.accepted, tested, survived]
+    table = grouped(np.column_stack(columns), rng)
     sums = resampled(table, resamples, rng)
-    n, a, t, s = sums[:, 0], sums[:, 1], sums[:, 2 : 2 + k], sums[:, 2 + k :]
+    n, a, t, s = sums[:, 2], sums[:, 3], sums[:, 4 : 4 + k], sums[:, 4 + k :]
     conditional, survival = chain(t, s)
     rows = len(table)
 
@@ -80,32 +85,30 @@ def _over_rows(part: Part, clusters: Clusters, level: float, resamples: int, rng
         alphas, means = s.sum(axis=1) / t.sum(axis=1), 1.0 + a / n
     low, high = interval(alphas)
     tokens = percentiles(means, level, rows, clusters.kept)
+    single = Estimated(None)
+    if clusters.kind == "requests":
+        low_own, high_own = percentiles(sums[:, 1] / sums[:, 0], level, rows, clusters.kept)
+        single = Estimated(float(own.mean()), max(1.0, low_own), high_own)
     return Draws(
         how=f"bootstrap over {len(clusters.rounds):,} {clusters.kind}, never narrower than independent tests",
         alpha=Estimated(sum(part.survived) / sum(part.tested), low, high),
         survival=tuple(interval(survival[:, i]) for i in range(k)),
         conditional=tuple(interval(conditional[:, i]) for i in range(k)),
         tokens=tokens,
-        per_request=_per_request(clusters, level, resamples, rng),
+        per_request=single,
         rates=survival,
     )
 
 
-def _per_request(clusters: Clusters, level: float, resamples: int, rng: np.random.Generator) -> Estimated:
-    """Mean over requests of their own tokens per round."""
-    if clusters.kind != "requests":
+def _mean_of_requests(clusters: Clusters | None) -> Estimated:
+    """Mean over requests of their own tokens per round, without an interval."""
+    if clusters is None or clusters.kind != "requests":
         return Estimated(None)
-    own = 1.0 + clusters.accepted / clusters.rounds
-    if own.size < FEWEST["requests"]:
-        return Estimated(float(own.mean()))
-    table = grouped(np.column_stack([own, np.ones(own.size)]), rng)
-    sums = resampled(table, resamples, rng)
-    low, high = percentiles(sums[:, 0] / sums[:, 1], level, len(table), clusters.kept)
-    return Estimated(float(own.mean()), max(1.0, low), high)
+    return Estimated(float((1.0 + clusters.accepted / clusters.rounds).mean()))
 
 
 def _independent(part: Part, level: float, resamples: int, rng: np.random.Generator) -> Draws:
-    """Every tested token an independent trial; where sums of squares over requests are known, fewer trials."""
+    """Every tested token an independent trial; fewer trials where sums over requests are known."""
     tested, survived = np.array(part.tested), np.array(part.survived)
     z = normal_quantile(level)
     effect, effects, mean_error = 1.0, np.ones(tested.size), None
@@ -131,7 +134,7 @@ def _independent(part: Part, level: float, resamples: int, rng: np.random.Genera
     seen = tested > 0.0
     a, b = survived / effect + 0.5, (tested - survived) / effect + 0.5  # Jeffreys' posterior
     conditional = np.where(seen, rng.beta(a, b, size=(resamples, tested.size)), 0.0)
-    rates = np.cumprod(conditional, axis=1)
+    rates: Array = np.cumprod(conditional, axis=1).astype(np.float64)
     low, high = wilson(survived.sum() / effect, tested.sum() / effect, z)
     constant = part.k_min == part.k
     tails = [(1.0 - level) / 2.0, (1.0 + level) / 2.0]
@@ -150,14 +153,15 @@ def _independent(part: Part, level: float, resamples: int, rng: np.random.Genera
         tokens = (max(1.0, pooled - z * mean_error), pooled + z * mean_error)
     how = "independent tests (Wilson)"
     if part.moments is not None:
-        how = f"linearised over {part.moments.requests:,} requests, never narrower than independent tests (Wilson)"
-    single = _per_request(part.clusters, level, resamples, rng) if part.clusters is not None else Estimated(None)
+        how = f"linearised over {part.moments.requests:,} requests, never narrower than independent tests"
+    single = _mean_of_requests(part.clusters)
     return Draws(
         how=how,
         alpha=Estimated(float(survived.sum() / tested.sum()), low, high),
         survival=tuple(survival),
         conditional=tuple(
-            wilson(s / effect, t / effect, z) if t > 0 else NOTHING for s, t in zip(survived, tested, strict=True)
+            wilson(s / effect, t / effect, z) if t > 0 else NOTHING
+            for s, t in zip(survived, tested, strict=True)
         ),
         tokens=tokens,
         per_request=single,
@@ -184,12 +188,12 @@ def _from_means(
         how = f"bootstrap over {len(clusters.rounds):,} {clusters.kind}"
     elif part.counted and k and part.k:
         alpha = float(alphas_from_tokens_per_round(np.array([min(mean, k + 1.0)]), k)[0])
-        survival = alpha ** np.arange(1, part.k + 1)
+        survival: Array = alpha ** np.arange(1.0, part.k + 1.0, dtype=np.float64)
         error = math.sqrt(max(round_variance(survival), 1.0 / part.rounds) / part.rounds)
         means = np.clip(rng.normal(mean, error, resamples), 1.0, k + 1.0)
         tokens = (max(1.0, mean - z * error), min(k + 1.0, mean + z * error))
         how = "independent rounds of one alpha (normal)"
-    single = _per_request(clusters, level, resamples, rng) if clusters is not None else Estimated(None)
+    single = _mean_of_requests(clusters)
     if not k or part.k is None:
         return Draws(how, Estimated(None), (), (), tokens, single)
     value = float(alphas_from_tokens_per_round(np.array([min(mean, k + 1.0)]), k)[0])

@@ -23,7 +23,7 @@ _ADAPTED = re.compile(r"Adaptive spec params updated: steps (\d+) -> (\d+)")
 
 
 def from_scrapes(scrapes: Scrapes, collector: Collector) -> None:
-    """Gauges hold the last logging interval only, so several scrapes are averaged, weighted by verify calls."""
+    """Gauges hold the last logging interval only: several scrapes are averaged, by their verify calls."""
     lengths = scrapes.series.get(("spec_accept_length", ""))
     source, line = scrapes.first.places[-1]
     if lengths is None:
@@ -47,7 +47,8 @@ def from_scrapes(scrapes: Scrapes, collector: Collector) -> None:
             k = int(steps.values[-1])
             if nodes is not None and nodes.values[-1] != k + 1:
                 collector.warn(
-                    f"{source}: {nodes.values[-1]:g} draft tokens (root counted) at depth {k}: a tree; per-depth rates are "
+                    f"{source}: {nodes.values[-1]:g} draft tokens (root counted) at depth {k}: a tree; "
+                    "per-depth rates are "
                     "not those of a chain"
                 )
         elif nodes is not None:

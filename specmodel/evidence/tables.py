@@ -58,9 +58,9 @@ def add_rounds(
     d, reasons = _counts(drafted, "drafted")
     a, more = _counts(accepted, "accepted")
     reasons.update({at: why for at, why in more.items() if at not in reasons})
-    for at in np.flatnonzero((a > d) | (d > LARGEST_K)):
+    for at in np.flatnonzero((a > d) | (d > LARGEST_K)).tolist():
         reasons.setdefault(
-            int(at),
+            at,
             f"accepted {a[at]} exceeds drafted {d[at]}" if a[at] > d[at] else f"drafted {d[at]} in one round",
         )
     for at in sorted(reasons):
@@ -82,7 +82,7 @@ def add_rounds(
             if not use.size:
                 continue
             _note_mixed(d[use], use, lines, name, own, collector)
-            names = [str(requests[at]) for at in use] if with_name else None
+            names = [str(requests[at]) for at in use.tolist()] if with_name else None
             collector.tally(own, ROUNDS, with_name).add(d[use], a[use], names)
 
 
@@ -94,7 +94,7 @@ def _note_mixed(
     first = collector.first_k.setdefault(key, int(d[0]))
     if first >= 0 and (d != first).any():
         at = int(np.argmax(d != first))
-        collector.warn(f"{name}:{lines[use[at]]}: drafted changes from {first} to {d[at]}: mixed k")
+        collector.warn(f"{name}:{lines[int(use[at])]}: drafted changes from {first} to {d[at]}: mixed k")
         collector.first_k[key] = -1
 
 
@@ -108,16 +108,16 @@ def _counts(values: Sequence[Any], name: str) -> tuple[Ints, dict[int, str]]:
     column = np.asarray(values) if not any(isinstance(v, list | dict) for v in values[:1]) else np.empty(0)
     if column.dtype.kind == "i" and column.shape == (len(values),):
         result = column.astype(np.int64)
-        for at in np.flatnonzero(result < 0):
-            reasons[int(at)] = f"{name} is {values[at]}, not a count"
+        for at in np.flatnonzero(result < 0).tolist():
+            reasons[at] = f"{name} is {values[at]}, not a count"
         result[result < 0] = 0
         return result, reasons
     result = np.zeros(len(values), dtype=np.int64)
     if column.dtype.kind == "f":
         good = np.isfinite(column) & (column >= 0) & (column == np.floor(column)) & (column < 2**53)
         result[good] = column[good].astype(np.int64)
-        for at in np.flatnonzero(~good):
-            reasons[int(at)] = f"{name} is {values[at]}, not a count"
+        for at in np.flatnonzero(~good).tolist():
+            reasons[at] = f"{name} is {values[at]}, not a count"
         return result, reasons
     for at, value in enumerate(values):
         try:
@@ -183,7 +183,7 @@ def delimiter(header: str) -> str:
 def _numbers(texts: Sequence[str]) -> list[Any]:
     """Texts as numbers; a text that is none stays what it is, so that the check can name it."""
     try:
-        return np.array(texts).astype(np.int64).tolist()
+        return list(np.array(texts).astype(np.int64).tolist())
     except (ValueError, OverflowError):
         pass
     found: list[Any] = []
@@ -215,7 +215,8 @@ def vector_part(record: Mapping[str, Any], name: str, source: str, line: int, co
         raise InputError(
             "convention",
             convention,
-            f"{source}:{line} holds {name!r}, which does not say whether it is 'survival' (share of all rounds) or "
+            f"{source}:{line} holds {name!r}, which does not say whether it is 'survival' (share of all "
+            "rounds) or "
             "'conditional' (given the position before); name one of the two",
         )
     if convention == "conditional":

@@ -21,8 +21,8 @@ class Tally:
     """Counts of one set of labels.
 
     With request names each request keeps a row. When the rows would exceed `MOST_CELLS`, half of the requests
-    (by a hash of the name, so a request is kept whole or not at all) give up theirs; the totals stay complete.
-    Without names, consecutive rounds form blocks, and blocks merge in pairs as the log grows.
+    (by a hash of the name, so a request is kept whole or not at all) give up theirs; the totals stay
+    complete. Without names, consecutive rounds form blocks, and blocks merge in pairs as the log grows.
     """
 
     def __init__(self, named: bool, most_cells: int = MOST_CELLS) -> None:
@@ -113,7 +113,7 @@ class Tally:
         missing = np.flatnonzero(rows < 0)
         if not missing.size:
             return rows
-        for at in missing:
+        for at in missing.tolist():
             name = requests[at]
             row = index.get(name, -1)
             if row < 0 and _hash(name) < limit:
@@ -128,7 +128,7 @@ class Tally:
         return self._rows_of(requests)
 
     def _give_up(self, width: int) -> None:
-        """Keep the requests whose hash lies in the lower half of what was kept so far, until half the room is free."""
+        """Keep the requests in the lower half of the hashes kept so far, until half the room is free."""
         while len(self._index) * width > self.most_cells // 2 and self._keep_below > 1:
             self._keep_below //= 2
             kept = [name for name in self._index if _hash(name) < self._keep_below]

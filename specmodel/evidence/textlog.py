@@ -13,8 +13,9 @@ from specmodel.evidence.sglang import DecodeLog
 from specmodel.evidence.stream import Source
 
 _HINT = re.compile(
-    r"SpecDecoding metrics:|Speculative metrics:|accept len:|Adaptive spec params|draft acceptance|acc per pos|#gen drafts"
-    r"|^\s*(?:n_draft|n_predict|n_accept|Acceptance rate \(%\)|Drafts:|Draft tokens:|Accepted tokens:|Position \d)"
+    r"SpecDecoding metrics:|Speculative metrics:|accept len:|Adaptive spec params"
+    r"|draft acceptance|acc per pos|#gen drafts|^\s*n_(?:draft|predict|accept)"
+    r"|^\s*(?:Acceptance rate \(%\)|Drafts:|Draft tokens:|Accepted tokens:|Position \d)"
 )
 
 

@@ -75,7 +75,8 @@ def from_report(record: Mapping[str, Any], source: str, line: int, collector: Co
     length = number(_inner(stats, "acceptance_length_percentiles", "average"), "acceptance length")
     rounds = drafted / collector.k if collector.k else rounds_from_length(accepted, length, 6, drafted, None)
     collector.warn(
-        f"{source}: the report's length is output/(iterations + 1), slightly low for short replies, and a schedule that "
+        f"{source}: the report's length is output/(iterations + 1), slightly low for short replies, and a "
+        "schedule that "
         "shortens drafts understates its rate"
     )
     return part_from_totals(

@@ -82,7 +82,9 @@ def _current(text: str, source: str, number: int, collector: Collector) -> Part:
     except KeyError as error:
         raise UnusableError(f"line is cut off: no {error.args[0]}") from None
     labels = {"source": source}
-    form = "vLLM log: fractions per position, unconditional; length with the bonus token; average rate in percent"
+    form = (
+        "vLLM log: unconditional fractions per position, length with the bonus token, rate in percent"
+    )
     place = f"{source}:{number}"
     if not drafted:
         return part_from_totals(
@@ -143,12 +145,14 @@ def _early(text: str, source: str, number: int, collector: Collector) -> Part:
             f"system efficiency {printed} disagrees with {emitted:g} emitted tokens ({efficiency:.3f})"
         )
     collector.warn(
-        f"{source}:{number}: accepted/drafted would give {1.0 + accepted / rounds:.2f} tokens per round, the emitted "
-        f"tokens give {emitted / rounds:.2f}; this engine counts matches behind the first miss, so emitted is used"
+        f"{source}:{number}: accepted/drafted would give {1.0 + accepted / rounds:.2f} tokens per round, "
+        "the emitted "
+        f"tokens give {emitted / rounds:.2f}; this engine counts matches behind the first miss, so emitted "
+        "is used"
     )
     return part_from_totals(
         labels={"source": source},
-        convention="vLLM before 0.8: accepted counts matches behind the first miss; emitted tokens used instead",
+        convention="vLLM before 0.8: accepted counts matches behind the first miss; emitted tokens used",
         rounds=rounds,
         accepted=emitted - rounds,
         drafted=drafted,
@@ -204,7 +208,8 @@ def from_bench(record: Mapping[str, Any], source: str, line: int, collector: Col
         percent = number_of(rate)
         if abs(percent - 100.0 * accepted / drafted) > 0.05:
             raise UnusableError(
-                f"spec_decode_acceptance_rate {percent:g} (percent in this format) disagrees with {accepted} accepted of "
+                f"spec_decode_acceptance_rate {percent:g} (percent in this format) disagrees with "
+                f"{accepted} accepted of "
                 f"{drafted} drafted ({100.0 * accepted / drafted:.4g} %)"
             )
     labels = {"source": source, **_text(record, {"model_id": "model_name", "label": "label"})}
@@ -249,7 +254,8 @@ def request_rounds(block: Mapping[str, Any]) -> tuple[list[int], list[int], bool
         )
     if sum(index * count for index, count in pairs) != total:
         raise UnusableError(
-            f"acceptance_histogram holds {sum(i * c for i, c in pairs)} accepted tokens, the total says {total}"
+            f"acceptance_histogram holds {sum(i * c for i, c in pairs)} accepted tokens, the total says "
+            f"{total}"
         )
     accepted = block.get("per_step_accepted")
     drafted = block.get("per_step_drafted")
