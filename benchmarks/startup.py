@@ -43,7 +43,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         peer = Path(folder) / "peer.py"
         peer.write_text(PEER, encoding="utf-8")
-        ours = [str(Path(sys.executable).parent / "specmodel"), "optimize", "--alpha", "0.8", "--draft-cost", "0.15"]
+        ours = [
+            str(Path(sys.executable).parent / "specmodel"),
+            "optimize",
+            "--alpha",
+            "0.8",
+            "--draft-cost",
+            "0.15",
+        ]
         theirs = [sys.executable, str(peer), "one"]
         for command in (ours, theirs):
             seconds(command)

@@ -31,7 +31,7 @@ def breakeven(
     as_json: options.Json = False,
 ) -> None:
     """Print every batch interval in which speculation pays, and what binds where memory ends."""
-    from specmodel import answers
+    from specmodel.answers import batches
     from specmodel.deployment import deploy
 
     setting = deploy(
@@ -46,7 +46,7 @@ def breakeven(
         attention_flops=attention_flops,
         flops_fraction=flops_fraction,
     )
-    result = answers.breakeven(
+    result = batches.breakeven(
         setting,
         context=ctx,
         alpha=alpha,

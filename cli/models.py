@@ -15,10 +15,10 @@ def models(
     as_json: options.Json = False,
 ) -> None:
     """List the models known, or show what follows from one config."""
-    from specmodel import catalog
+    from specmodel.model_list import model_rows
     from specmodel.result import SCHEMA, plain
 
-    found = catalog.model_rows([name] if name is not None else None)
+    found = model_rows([name] if name is not None else None)
     if as_json:
         typer.echo(json.dumps({"schema": SCHEMA, "models": plain(found)}, indent=2, allow_nan=False))
         return

@@ -20,7 +20,8 @@ def optimize(
     k: options.K = "best",
     max_k: options.MaxK = rounds.DEFAULT_MAX_K,
     model: Annotated[
-        str | None, typer.Option("--model", help="Time the verification pass of this model instead of assuming it free.")
+        str | None,
+        typer.Option("--model", help="Time the verification pass of this model instead of assuming it free."),
     ] = None,
     device: options.Device = "h100-sxm",
     weights: options.Weights = None,
@@ -32,14 +33,14 @@ def optimize(
     as_json: options.Json = False,
 ) -> None:
     """Print the draft length with the best predicted speedup."""
-    from specmodel import answers
+    from specmodel.answers import draft_length
 
     deployment = None
     if model is not None:
         from specmodel.deployment import deploy
 
         deployment = deploy(model, device, weights=weights, kv=kv, tp=tp, fidelity=fidelity)
-    result = answers.optimize(
+    result = draft_length.optimize(
         draft_cost=draft_cost,
         alpha=alpha,
         acceptance=options.rates(acceptance),

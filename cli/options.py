@@ -9,7 +9,6 @@ import typer
 from specmodel.errors import InputError
 
 
-
 def number(text: str) -> float:
     """A real number; the library checks its range."""
     try:
@@ -28,51 +27,89 @@ def whole(text: str) -> int:
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output, nothing else.")]
 Alpha = Annotated[
-    float | None, typer.Option("--alpha", parser=number, metavar="NUMBER", help="Chance that a tested draft token is accepted, 0 to 1.")
+    float | None,
+    typer.Option(
+        "--alpha",
+        parser=number,
+        metavar="NUMBER",
+        help="Chance that a tested draft token is accepted, 0 to 1.",
+    ),
 ]
 AcceptanceList = Annotated[
     str | None,
-    typer.Option("--acceptance", help="Instead of alpha: a1,a2,... share of rounds accepting position 1, 2, ..."),
+    typer.Option(
+        "--acceptance", help="Instead of alpha: a1,a2,... share of rounds accepting position 1, 2, ..."
+    ),
 ]
 Conditional = Annotated[
-    bool, typer.Option("--conditional", help="The list holds rates given that all earlier drafts were accepted.")
+    bool,
+    typer.Option("--conditional", help="The list holds rates given that all earlier drafts were accepted."),
 ]
 Extend = Annotated[
     bool, typer.Option("--extend", help="Go on past the list with its last conditional rate (an assumption).")
 ]
 DraftCost = Annotated[
-    float, typer.Option("--draft-cost", parser=number, metavar="NUMBER", help="One draft pass over one plain target step, >= 0.")
+    float,
+    typer.Option(
+        "--draft-cost",
+        parser=number,
+        metavar="NUMBER",
+        help="One draft pass over one plain target step, >= 0.",
+    ),
 ]
 Charge = Annotated[
     str, typer.Option("--charge", help="How draft time enters: none, scaled x(1+kc), added +kc plain steps.")
 ]
 K = Annotated[str, typer.Option("--k", help="Draft tokens per round: a number, or best.")]
-MaxK = Annotated[int, typer.Option("--max-k", parser=whole, metavar="WHOLE", help="The longest draft considered.")]
+MaxK = Annotated[
+    int, typer.Option("--max-k", parser=whole, metavar="WHOLE", help="The longest draft considered.")
+]
 Model = Annotated[
     str, typer.Option("--model", help="Catalogue id, alias, config.json, checkpoint folder, or lecture-7b.")
 ]
 Device = Annotated[str, typer.Option("--device", help="Device id; see `specmodel devices`.")]
 Weights = Annotated[
-    str | None, typer.Option("--weights", help="Weight format (bf16, fp8, int4-g128, nvfp4, ...) instead of the model's own.")
+    str | None,
+    typer.Option(
+        "--weights", help="Weight format (bf16, fp8, int4-g128, nvfp4, ...) instead of the model's own."
+    ),
 ]
 Kv = Annotated[str | None, typer.Option("--kv", help="KV-cache format instead of the model's own.")]
 Tp = Annotated[int, typer.Option("--tp", parser=whole, metavar="WHOLE", help="Tensor-parallel GPUs.")]
 Batch = Annotated[int, typer.Option("--batch", parser=whole, metavar="WHOLE", help="Sequences in one step.")]
-Ctx = Annotated[int, typer.Option("--ctx", parser=whole, metavar="WHOLE", help="Tokens already cached per sequence.")]
+Ctx = Annotated[
+    int, typer.Option("--ctx", parser=whole, metavar="WHOLE", help="Tokens already cached per sequence.")
+]
 FidelityName = Annotated[
-    str | None, typer.Option("--fidelity", help="textbook, datasheet or calibrated (default: the best there is).")
+    str | None,
+    typer.Option("--fidelity", help="textbook, datasheet or calibrated (default: the best there is)."),
 ]
 MemoryFraction = Annotated[
-    float | None, typer.Option("--memory-fraction", parser=number, metavar="NUMBER", help="Share of device memory that may be used.")
+    float | None,
+    typer.Option(
+        "--memory-fraction", parser=number, metavar="NUMBER", help="Share of device memory that may be used."
+    ),
 ]
 KvBytes = Annotated[
-    float | None, typer.Option("--kv-bytes-per-token", parser=number, metavar="NUMBER", help="KV bytes per token instead of the counted ones.")
+    float | None,
+    typer.Option(
+        "--kv-bytes-per-token",
+        parser=number,
+        metavar="NUMBER",
+        help="KV bytes per token instead of the counted ones.",
+    ),
 ]
 AttentionFlops = Annotated[
     bool, typer.Option("--attention-flops", help="Textbook only: count attention arithmetic too.")
 ]
 FlopsFraction = Annotated[
-    float | None, typer.Option("--flops-fraction", parser=number, metavar="NUMBER", help="Textbook only: share of peak taken as reachable.")
+    float | None,
+    typer.Option(
+        "--flops-fraction",
+        parser=number,
+        metavar="NUMBER",
+        help="Textbook only: share of peak taken as reachable.",
+    ),
 ]
 
 
@@ -85,7 +122,9 @@ def rates(text: str | None) -> list[float] | None:
         try:
             numbers.append(float(part))
         except ValueError:
-            raise InputError("acceptance", part.strip(), "must be numbers from 0 to 1, separated by commas") from None
+            raise InputError(
+                "acceptance", part.strip(), "must be numbers from 0 to 1, separated by commas"
+            ) from None
     return numbers
 
 

@@ -10,7 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from specmodel.answers import BreakevenResult, OptimizeResult, StepResult
+    from specmodel.answers.batches import BreakevenResult
+    from specmodel.answers.draft_length import OptimizeResult
+    from specmodel.answers.pass_time import StepResult
     from specmodel.device import Datasheet
     from specmodel.model_list import ModelRow
 
@@ -22,7 +24,8 @@ def optimize(result: OptimizeResult) -> None:
     """Depths around the best, the answer, why, and what was assumed."""
     console = Console()
     top, band = result.best, result.flat_band
-    table = _table("draft length", ("k", "tokens per round", "round cost", "speedup", ""))
+    console.print(Text("draft length", style="bold"))
+    table = _table(("k", "tokens per round", "round cost", "speedup", ""))
     last = min(len(result.by_k) - 1, max(band.k_max, top.k) + ROWS_AROUND_BEST)
     for row in result.by_k[: last + 1]:
         style = BEST if row.k == top.k else LOSS if row.speedup < 1.0 else ""
@@ -51,10 +54,13 @@ def optimize(result: OptimizeResult) -> None:
 def breakeven(result: BreakevenResult) -> None:
     """Intervals, a few batches, the terms at the memory limit."""
     console = Console()
-    table = _table(
-        f"does speculation pay? {result.inputs['model']} on {result.inputs['device']}, context {result.context:,}",
-        ("batch", "k", "tokens per round", "round cost", "speedup", ""),
+    console.print(
+        Text(
+            f"does speculation pay? {result.inputs['model']} on {result.inputs['device']}, context {result.context:,}",
+            style="bold",
+        )
     )
+    table = _table(("batch", "k", "tokens per round", "round cost", "speedup", ""))
     for row in result.by_batch:
         pays = row.speedup > 1.0
         table.add_row(
@@ -70,7 +76,9 @@ def breakeven(result: BreakevenResult) -> None:
     for interval in result.intervals:
         verb = "pays" if interval.pays else "does not pay"
         console.print(
-            Text(f"batch {interval.from_:,}-{interval.to:,}: {verb}", style="green" if interval.pays else LOSS)
+            Text(
+                f"batch {interval.from_:,}-{interval.to:,}: {verb}", style="green" if interval.pays else LOSS
+            )
         )
     if result.break_even_batch is None:
         console.print(Text("no break-even batch within memory"))
@@ -92,11 +100,14 @@ def step(result: StepResult) -> None:
     """The kernels of one pass and what binds each."""
     console = Console()
     inputs = result.inputs
-    table = _table(
-        f"{inputs['pass']} pass of {inputs['model']} on {inputs['device']}: batch {inputs['batch']}, "
-        f"context {inputs['context']:,}, width {inputs['width']}",
-        ("kernel", "launches", "us", "memory us", "compute us", "fixed us", "bound"),
+    console.print(
+        Text(
+            f"{inputs['pass']} pass of {inputs['model']} on {inputs['device']}: batch {inputs['batch']}, "
+            f"context {inputs['context']:,}, width {inputs['width']}",
+            style="bold",
+        )
     )
+    table = _table(("kernel", "launches", "us", "memory us", "compute us", "fixed us", "bound"))
     for row in result.kernels:
         table.add_row(
             row.name,
@@ -110,14 +121,16 @@ def step(result: StepResult) -> None:
     console.print(table)
     console.print(
         Text(
-            f"{result.seconds * 1e3:.3f} ms, {result.ratio_to_plain:.3f} plain steps of {result.plain_seconds * 1e3:.3f} ms",
+            f"{result.seconds * 1e3:.3f} ms, {result.ratio_to_plain:.3f} plain steps "
+            f"of {result.plain_seconds * 1e3:.3f} ms",
             style="bold",
         )
     )
     console.print(
         Text(
-            f"arithmetic idle: {result.idle_share_of_peak:.2%} of peak; ridge {result.ridge_flop_per_byte:.0f} FLOP/byte, "
-            f"this pass {result.flop_per_byte:.2f}; widest pass that stays memory-bound: {result.largest_free_width}"
+            f"arithmetic idle: {result.idle_share_of_peak:.2%} of peak; "
+            f"ridge {result.ridge_flop_per_byte:.0f} FLOP/byte, this pass {result.flop_per_byte:.2f}; "
+            f"widest pass that stays memory-bound: {result.largest_free_width}"
         )
     )
     _closing(console, result.why, result.assumptions, result.trust, result.warnings)
@@ -126,7 +139,8 @@ def step(result: StepResult) -> None:
 def devices(listed: Iterable[Datasheet]) -> None:
     """Every device, its dense peaks and how many remarks it carries."""
     console = Console()
-    table = _table("devices (dense peaks)", ("id", "memory GB", "TB/s", "bf16 TFLOP/s", "fp8", "fp4", "notes"))
+    console.print(Text("devices (dense peaks)", style="bold"))
+    table = _table(("id", "memory GB", "TB/s", "bf16 TFLOP/s", "fp8", "fp4", "notes"))
     for sheet in listed:
         bf16 = sheet.value("peak_bf16") or sheet.value("peak_fp16")
         table.add_row(
@@ -145,7 +159,8 @@ def devices(listed: Iterable[Datasheet]) -> None:
 def device(sheet: Datasheet) -> None:
     """One device with the source of each figure."""
     console = Console()
-    table = _table(f"{sheet.id}: {sheet.name}", ("figure", "value", "kind", "source"))
+    console.print(Text(f"{sheet.id}: {sheet.name}", style="bold"))
+    table = _table(("figure", "value", "kind", "source"))
     for name, figure in sheet.figures.items():
         table.add_row(name, f"{figure.value:.6g} {figure.unit}", figure.kind, figure.source)
     console.print(table)
@@ -156,7 +171,8 @@ def device(sheet: Datasheet) -> None:
 def models(rows: Sequence[ModelRow]) -> None:
     """Models, what follows from their shape, and how well that is checked."""
     console = Console()
-    table = _table("models", ("id", "parameters", "active", "GFLOP/token", "KV KiB/token", "weights GB", "notes"))
+    console.print(Text("models", style="bold"))
+    table = _table(("id", "parameters", "active", "GFLOP/token", "KV KiB/token", "weights GB", "notes"))
     for row in rows:
         table.add_row(
             row.id,
@@ -177,10 +193,12 @@ def _scaled(value: float | None, unit: float, layout: str, suffix: str = "") -> 
     return "-" if value is None else f"{value / unit:{layout}}{suffix}"
 
 
-def _table(title: str, columns: Sequence[str]) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", pad_edge=False)
+def _table(columns: Sequence[str]) -> Table:
+    table = Table(header_style="bold", pad_edge=False)
     for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index == 0 or column in ("", "bound", "notes", "source") else "right")
+        table.add_column(
+            column, justify="left" if index == 0 or column in ("", "bound", "notes", "source") else "right"
+        )
     return table
 
 

@@ -17,7 +17,15 @@ def step(
     tp: options.Tp = 1,
     batch: options.Batch = 1,
     ctx: options.Ctx = 1024,
-    k: Annotated[int, typer.Option("--k", parser=options.whole, metavar="WHOLE", help="Draft tokens verified in the pass; 0 is a plain step.")] = 0,
+    k: Annotated[
+        int,
+        typer.Option(
+            "--k",
+            parser=options.whole,
+            metavar="WHOLE",
+            help="Draft tokens verified in the pass; 0 is a plain step.",
+        ),
+    ] = 0,
     fidelity: options.FidelityName = None,
     memory_fraction: options.MemoryFraction = None,
     kv_bytes_per_token: options.KvBytes = None,
@@ -26,7 +34,7 @@ def step(
     as_json: options.Json = False,
 ) -> None:
     """Print the time of a plain step, or of a verification pass of k drafts, kernel by kernel."""
-    from specmodel import answers
+    from specmodel.answers import pass_time
     from specmodel.deployment import deploy
 
     setting = deploy(
@@ -41,7 +49,7 @@ def step(
         attention_flops=attention_flops,
         flops_fraction=flops_fraction,
     )
-    result = answers.step(setting, batch=batch, context=ctx, k=k)
+    result = pass_time.step(setting, batch=batch, context=ctx, k=k)
     if as_json:
         typer.echo(result.to_json())
         return

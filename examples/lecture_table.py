@@ -23,20 +23,20 @@ def crossings() -> list[tuple[int, float | None, float | None]]:
         "lecture-7b", "lecture-h100", fidelity="textbook", kv_bytes_per_token=0.082e9 / 640
     )
     true = specmodel.deploy("lecture-7b", "lecture-h100", fidelity="textbook")
-    return [
-        (
-            k,
-            *(
-                specmodel.breakeven(setting, context=640, alpha=0.8, charge="none", k=k).break_even_batch
-                for setting in (rounded, true)
-            ),
+    rows = []
+    for k in (3, 4):
+        one, other = (
+            specmodel.breakeven(setting, context=640, alpha=0.8, charge="none", k=k).break_even_batch
+            for setting in (rounded, true)
         )
-        for k in (3, 4)
-    ]  # type: ignore[misc]
+        rows.append((k, one, other))
+    return rows
 
 
 if __name__ == "__main__":
     for alpha, k, speedup in table():
         print(f"alpha {alpha}: best k {k}, {speedup:.3f}x")
     for k, rounded, true in crossings():
-        print(f"k {k}: break-even batch {rounded:.2f} with 0.082 GB per sequence, {true:.2f} with 128 KiB per token")
+        print(
+            f"k {k}: break-even batch {rounded:.2f} with 0.082 GB per sequence, {true:.2f} with 128 KiB per token"
+        )

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from specmodel.acceptance import Geometric, PerPosition, tokens_per_round
-    from specmodel.answers import breakeven, optimize, step
+    from specmodel.answers.batches import breakeven
+    from specmodel.answers.draft_length import optimize
+    from specmodel.answers.pass_time import step
     from specmodel.catalog import device, devices
     from specmodel.deployment import Deployment, deploy
     from specmodel.errors import InputError
@@ -20,12 +22,12 @@ _HOMES = {
     "Geometric": "acceptance",
     "InputError": "errors",
     "PerPosition": "acceptance",
-    "breakeven": "answers",
+    "breakeven": "answers.batches",
     "deploy": "deployment",
     "device": "catalog",
     "devices": "catalog",
-    "optimize": "answers",
-    "step": "answers",
+    "optimize": "answers.draft_length",
+    "step": "answers.pass_time",
     "tokens_per_round": "acceptance",
 }
 

@@ -12,13 +12,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, overload
 
 from specmodel import checks
 from specmodel.errors import InputError
 
 if TYPE_CHECKING:
-    from specmodel.checks import Numeric
+    from specmodel.units import Numeric
 
 MAX_K = 4096  # no engine drafts further; a bound keeps a typing slip from allocating gigabytes
 
@@ -39,6 +39,10 @@ class Acceptance(Protocol):
         """One phrase for the list of assumptions."""
 
 
+@overload
+def tokens_per_round(alpha: float, k: float) -> float: ...
+@overload
+def tokens_per_round(alpha: Numeric, k: Numeric) -> Numeric: ...
 def tokens_per_round(alpha: Numeric, k: Numeric) -> Numeric:
     r"""Expected tokens per round when every tested draft token is accepted with the same chance.
 

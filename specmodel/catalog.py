@@ -236,8 +236,15 @@ def _entry(identity: str, file: str) -> Mapping[str, Any]:
     return tomllib.loads(text[start : text.index("\n[", start)] + text[text.index("\n[sources.") :])
 
 
+def models() -> list[str]:
+    """The ids of all models in the catalogue."""
+    from specmodel.readers import catalogue
+
+    return catalogue.ids()
+
+
 def model(name: str, weights: str | None = None, kv: str | None = None) -> Model | Totals:
-    """A model by catalogue id, alias or path, or one of the lectures' given as totals.
+    """A model by catalogue id, hub id, alias or path, in its own formats or those given.
 
     Raises
     ------
@@ -246,28 +253,4 @@ def model(name: str, weights: str | None = None, kv: str | None = None) -> Model
     """
     from specmodel import readers
 
-    given = _totals()
-    if _fold(name) in given:
-        if weights or kv:
-            field, value = ("weights", weights) if weights else ("kv", kv)
-            raise InputError(field, value, f"{name} is given as totals: name an architecture to choose formats")
-        return given[_fold(name)]
-    return readers.load(name, weights=weights, kv=kv)
-
-
-@cache
-def _totals() -> Mapping[str, Totals]:
-    """Models known only by their totals, by folded id."""
-    from specmodel.model import Totals
-
-    text = (files("specmodel") / "model_configs" / "totals.toml").read_text(encoding="utf-8")
-    return {
-        _fold(identity): Totals(
-            identity,
-            entry["weight_bytes"],
-            entry["flops_per_token"],
-            entry["kv_bytes_per_token"],
-            source=entry["source"],
-        )
-        for identity, entry in tomllib.loads(text).items()
-    }
+    return readers.find_model(name, weights=weights, kv=kv)

@@ -8,11 +8,7 @@ from typing import TYPE_CHECKING
 from specmodel.errors import InputError
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Numeric = float | NDArray[np.float64]
-
+    from specmodel.units import Numeric
 
 
 def is_scalar(value: object) -> bool:

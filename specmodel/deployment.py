@@ -17,8 +17,8 @@ from specmodel.roofline import FIDELITIES, Datasheet, PassTime, Textbook, Timing
 from specmodel.units import show_bytes
 
 if TYPE_CHECKING:
-    from specmodel.catalog import Device
-    from specmodel.checks import Numeric
+    from specmodel.device import Device
+    from specmodel.units import Numeric
 
 DEFAULT_MODEL = "llama-3.1-8b"
 DEFAULT_DEVICE = "h100-sxm"
@@ -45,9 +45,8 @@ class Deployment:
     model: Model | Totals
     device: Device
     timing: Timing
-    tp: int
+    split: passes.Split
     memory_fraction: float
-    kv_scale: float
     assumptions: tuple[str, ...]
     warnings: tuple[str, ...]
 
@@ -57,16 +56,19 @@ class Deployment:
 
     def pass_time(self, batch: Numeric, context: Numeric, width: Numeric = 1) -> PassTime:
         """Time of a pass of `width` positions per sequence; arrays broadcast."""
-        kernels = passes.forward_pass(
-            self.model, batch=batch, context=context, width=width, kv_scale=self.kv_scale
+        return self.timing.time(
+            passes.forward_pass(self.model, batch=batch, context=context, width=width, split=self.split)
         )
-        return self.timing.time(kernels)
+
+    @property
+    def tp(self) -> int:
+        return self.split.tp
 
     def kv_bytes(self, context: int) -> float:
         """KV cache and constant state of one sequence, all GPUs together. [B]"""
         if isinstance(self.model, Totals):
-            return self.model.kv_bytes_per_token * context * self.kv_scale
-        return float(self.model.kv_bytes(context)) * self.kv_scale + self.model.state_bytes()
+            return self.model.kv_bytes_per_token * context * self.split.kv_scale
+        return float(self.model.kv_bytes(context)) * self.split.kv_scale + self.model.state_bytes()
 
     def memory_limit_batch(self, context: int) -> int:
         """The most sequences of `context` cached tokens that fit beside the weights; 0 when none does."""
@@ -74,7 +76,9 @@ class Deployment:
 
     def kv_budget(self) -> float:
         """Memory left for KV caches. [B]"""
-        return kv_budget_bytes(self.tp * self.device.memory_bytes, self.memory_fraction, self.model.weight_bytes)
+        return kv_budget_bytes(
+            self.tp * self.device.memory_bytes, self.memory_fraction, self.model.weight_bytes
+        )
 
     def why_nothing_fits(self, context: int) -> str:
         """The sentence for a batch limit of 0."""
@@ -99,7 +103,7 @@ class Deployment:
             "weights": None if precision is None else precision.weights.name,
             "kv": None if precision is None else precision.kv.name,
             "weight_bytes": self.model.weight_bytes,
-            "kv_bytes_per_token": self.model.kv_bytes_per_token * self.kv_scale,
+            "kv_bytes_per_token": self.model.kv_bytes_per_token * self.split.kv_scale,
             "memory_fraction": self.memory_fraction,
         }
 
@@ -119,7 +123,8 @@ class Deployment:
         plain = self.pass_time(batch, context).seconds
         verify = self.pass_time(batch, context, np.asarray(k) + 1).seconds
         cost = round_cost(np.asarray(k), draft_cost=draft_cost, verify_ratio=verify / plain, charge=charge)
-        return tokens[np.asarray(k)] / cost
+        yielded: Numeric = tokens[np.asarray(k)]
+        return yielded / cost
 
 
 def deploy(
@@ -129,6 +134,8 @@ def deploy(
     weights: str | None = None,
     kv: str | None = None,
     tp: int = 1,
+    ep: int = 1,
+    kv_reread: float = 1.0,
     fidelity: str | None = None,
     memory_fraction: float | None = None,
     kv_bytes_per_token: float | None = None,
@@ -144,10 +151,6 @@ def deploy(
     """
     asked = catalog.model(model, weights=weights, kv=kv) if isinstance(model, str) else model
     machine = catalog.device(device) if isinstance(device, str) else device
-    if isinstance(asked, Totals) and (weights or kv):
-        field, value = ("weights", weights) if weights else ("kv", kv)
-        raise InputError(field, value, f"{asked.name} is given as totals: name an architecture to choose formats")
-    checks.whole("tp", tp, low=1, high=1024)
     level = checks.choice("fidelity", fidelity or "textbook", FIDELITIES)
     share = machine.usable_memory_fraction if memory_fraction is None else memory_fraction
     checks.real("memory fraction", share, low=0.0, high=1.0, above=True)
@@ -155,6 +158,7 @@ def deploy(
     if kv_bytes_per_token is not None:
         given = checks.real("kv bytes per token", kv_bytes_per_token, low=1.0, high=1e9)
         scale = given / asked.kv_bytes_per_token
+    split = passes.Split(tp=tp, ep=ep, kv_reread=kv_reread, kv_scale=scale)
     timing: Timing
     if level == "textbook":
         timing = Textbook(machine, fraction=flops_fraction, attention_flops=attention_flops)
@@ -167,9 +171,8 @@ def deploy(
         model=asked,
         device=machine,
         timing=timing,
-        tp=tp,
+        split=split,
         memory_fraction=share,
-        kv_scale=scale,
         assumptions=(
             f"{asked.name} {_formats(asked)} on {f'{tp} x ' if tp > 1 else ''}{machine.id}",
             f"fidelity {level}: {_level_words(timing)}",

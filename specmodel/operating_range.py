@@ -206,9 +206,7 @@ def _runs(limit: int, ends: list[int], flags: list[bool]) -> list[tuple[int, int
     return [(first, last, flag) for (first, last), flag in zip(_spans(limit, ends), flags, strict=True)]
 
 
-def _last_before_change(
-    batches: NDArray[np.int64], index: int, state: Callable[[Floats], object]
-) -> int:
+def _last_before_change(batches: NDArray[np.int64], index: int, state: Callable[[Floats], object]) -> int:
     """The last integer batch that still has the state of batches[index], by halving the gap after it."""
     low, high = int(batches[index]), int(batches[index + 1])
     before = state(np.array([float(low)]))
@@ -266,7 +264,9 @@ def textbook_break_even(
             effective = tokens / (1.0 + k * draft_cost)
         case _:
             effective = tokens - k * draft_cost
-    per_sequence = positions * seconds_per_position - effective * kv_bytes_per_sequence / bandwidth_bytes_per_s
+    per_sequence = (
+        positions * seconds_per_position - effective * kv_bytes_per_sequence / bandwidth_bytes_per_s
+    )
     if per_sequence <= 0.0 or effective <= 0.0:
         return None if effective > 0.0 else 0.0
     return effective * weight_bytes / (bandwidth_bytes_per_s * per_sequence)

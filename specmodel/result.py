@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -47,4 +46,6 @@ class Result:
 
     def to_json(self) -> str:
         """One JSON object."""
+        import json
+
         return json.dumps(self.to_dict(), indent=2, allow_nan=False)

@@ -6,7 +6,7 @@ datasheet: `Textbook`, one roofline over the whole step, and `Datasheet`, one ro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -16,8 +16,8 @@ from specmodel import checks
 from specmodel.errors import InputError
 
 if TYPE_CHECKING:
-    from specmodel.catalog import Device
-    from specmodel.checks import Numeric
+    from specmodel.device import Device
+    from specmodel.units import Numeric
 
 Fidelity = Literal["textbook", "datasheet", "calibrated"]
 FIDELITIES: tuple[Fidelity, ...] = ("textbook", "datasheet", "calibrated")
@@ -162,7 +162,11 @@ def ridge(flops_per_s: float, bandwidth_bytes_per_s: float) -> float:
 
 
 def token_budget(
-    flops_per_s: float, bandwidth_bytes_per_s: float, *, bytes_per_parameter: float, flops_per_parameter: float = 2.0
+    flops_per_s: float,
+    bandwidth_bytes_per_s: float,
+    *,
+    bytes_per_parameter: float,
+    flops_per_parameter: float = 2.0,
 ) -> float:
     """Tokens whose arithmetic takes as long as one stream of the weights: the idle slots of a step, plus one."""
     intensity = ridge(flops_per_s, bandwidth_bytes_per_s)
@@ -196,7 +200,9 @@ class Textbook:
 
     fidelity: Fidelity = "textbook"
 
-    def __init__(self, device: Device, *, fraction: float | None = None, attention_flops: bool = False) -> None:
+    def __init__(
+        self, device: Device, *, fraction: float | None = None, attention_flops: bool = False
+    ) -> None:
         self.device = device
         chosen = device.textbook_fraction if fraction is None else fraction
         self.fraction = checks.real("flops fraction", chosen, low=0.0, high=1.0, above=True)
@@ -257,8 +263,8 @@ def _larger(one: Numeric, other: Numeric) -> Numeric:
     return np.maximum(one, other)
 
 
-def _total(parts: Sequence[Numeric] | object) -> Numeric:
+def _total(parts: Iterable[Numeric]) -> Numeric:
     total: Numeric = 0.0
-    for part in parts:  # type: ignore[attr-defined]
+    for part in parts:
         total = total + part
     return total

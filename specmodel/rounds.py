@@ -9,27 +9,44 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal, cast, overload
 
 from specmodel import checks
 from specmodel.acceptance import MAX_K, Acceptance, Geometric, expected_tokens_to, tokens_per_round
 from specmodel.errors import InputError
 
 if TYPE_CHECKING:
-    from specmodel.checks import Numeric
+    from specmodel.units import Numeric
 
-Charge = Literal["none", "scaled", "added"]
-CHARGES: tuple[Charge, ...] = ("none", "scaled", "added")
+CHARGES = ("none", "scaled", "added")
 DEFAULT_MAX_K = 32
 FLAT_WITHIN = 0.04  # depths losing at most this share of the best speedup are called equal
 
 
+@overload
+def round_cost(
+    k: float,
+    *,
+    draft_cost: float,
+    verify_ratio: float = 1.0,
+    charge: str = "added",
+    engine_ratio: float = 0.0,
+) -> float: ...
+@overload
 def round_cost(
     k: Numeric,
     *,
     draft_cost: Numeric,
     verify_ratio: Numeric = 1.0,
-    charge: Charge = "added",
+    charge: str = "added",
+    engine_ratio: Numeric = 0.0,
+) -> Numeric: ...
+def round_cost(
+    k: Numeric,
+    *,
+    draft_cost: Numeric,
+    verify_ratio: Numeric = 1.0,
+    charge: str = "added",
     engine_ratio: Numeric = 0.0,
 ) -> Numeric:
     r"""Round time over plain step time.
@@ -76,6 +93,10 @@ def round_cost(
     return np.where(np.asarray(k) == 0, 1.0, cost)
 
 
+@overload
+def speedup(alpha: float, k: float, draft_cost: float) -> float: ...
+@overload
+def speedup(alpha: Numeric, k: Numeric, draft_cost: Numeric) -> Numeric: ...
 def speedup(alpha: Numeric, k: Numeric, draft_cost: Numeric) -> Numeric:
     """Speedup of the memory-bound textbook case, E(alpha, k) / (1 + k c); arrays broadcast.
 
@@ -166,7 +187,7 @@ def depths(
     *,
     draft_cost: float | Sequence[float],
     max_k: int = DEFAULT_MAX_K,
-    charge: Charge = "added",
+    charge: str = "added",
     verify_ratio: Sequence[float] | None = None,
     engine_ratio: float = 0.0,
 ) -> list[Depth]:
@@ -242,7 +263,7 @@ def acceptance_from(
         return cast(Acceptance, acceptance)
     from specmodel.acceptance import PerPosition
 
-    rates = tuple(cast(Sequence[float], acceptance))
+    rates = tuple(acceptance)
     tail: Literal["refuse", "geometric"] = "geometric" if extend else "refuse"
     return PerPosition.from_conditional(rates, tail) if conditional else PerPosition(rates, tail)
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from .errors import InputError
 
 if TYPE_CHECKING:
-    import numpy as np
+    from typing import Any, TypeAlias
+
     from numpy.typing import NDArray
 
-    Numeric: TypeAlias = float | NDArray[np.float64]
+    Numeric: TypeAlias = float | NDArray[Any]
     """A number, or an array of them; formulas broadcast."""
 
 KB, MB, GB, TB = 1e3, 1e6, 1e9, 1e12

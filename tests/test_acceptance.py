@@ -54,7 +54,7 @@ def test_tokens_per_round_never_falls_with_alpha_or_k(low: float, high: float, k
 
 @given(alpha=st.lists(alphas, min_size=1, max_size=5), k=st.lists(st.integers(0, 20), min_size=1, max_size=5))
 def test_arrays_give_what_scalars_give(alpha: list[float], k: list[int]) -> None:
-    table = tokens_per_round(np.array(alpha)[:, None], np.array(k)[None, :])
+    table = np.asarray(tokens_per_round(np.array(alpha)[:, None], np.array(k)[None, :]))
     assert table.shape == (len(alpha), len(k))
     for i, a in enumerate(alpha):
         for j, depth in enumerate(k):

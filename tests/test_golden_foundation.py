@@ -17,10 +17,11 @@ import pytest
 from specmodel import operating_range, roofline, rounds
 from specmodel.acceptance import Geometric, ceiling, expected_tokens, round_law, tokens_per_round
 from specmodel.architecture import Attention
-from specmodel.catalog import Device
 from specmodel.deployment import Deployment, kv_budget_bytes, sequences_that_fit
+from specmodel.device import Device
 from specmodel.formats import custom_format, weight_bytes, weight_stream_tokens_per_second
 from specmodel.model import Totals
+from specmodel.passes import Split
 from specmodel.roofline import Textbook
 from specmodel.units import GB, KIB
 from tests.golden_cases import cases, matches
@@ -48,7 +49,7 @@ def deployment(i: Inputs, kv_gb: float | None = None) -> Deployment:
     )
     cache = i["kv_gb_per_seq"] if kv_gb is None else kv_gb
     totals = Totals("lecture", i["weight_gb"] * GB, i["gflop"] * 1e9, cache * GB)
-    return Deployment(totals, device, Textbook(device), 1, 0.95, 1.0, (), ())
+    return Deployment(totals, device, Textbook(device), Split(), 0.95, (), ())
 
 
 def terms_ms(i: Inputs, batch: int, k: int, kv_gb: float | None = None) -> tuple[float, float]:
@@ -56,7 +57,9 @@ def terms_ms(i: Inputs, batch: int, k: int, kv_gb: float | None = None) -> tuple
     return float(taken.memory_seconds) * 1e3, float(taken.compute_seconds) * 1e3
 
 
-def gain(i: Inputs, batch: int, k: int, convention: str, kv_gb: float | None = None, c: float | None = None) -> float:
+def gain(
+    i: Inputs, batch: int, k: int, convention: str, kv_gb: float | None = None, c: float | None = None
+) -> float:
     tokens = np.array([tokens_per_round(i["alpha"], j) for j in range(k + 1)])
     cost = i.get("c", 0.0) if c is None else c
     return float(
@@ -72,7 +75,9 @@ def best_gain(i: Inputs, batch: int, convention: str, k_max: int) -> tuple[int, 
     return k, gains[k]
 
 
-def crossing(i: Inputs, k: int, convention: str, kv_gb: float | None = None, tokens: float | None = None) -> float | None:
+def crossing(
+    i: Inputs, k: int, convention: str, kv_gb: float | None = None, tokens: float | None = None
+) -> float | None:
     return operating_range.textbook_break_even(
         tokens_per_round(i["alpha"], k) if tokens is None else tokens,
         i.get("positions", k + 1),
@@ -90,8 +95,10 @@ def best_depth(alpha: float, c: float, k_max: int) -> rounds.Depth:
 
 
 def kv_kib(i: Inputs) -> float:
-    mixer = Attention(heads=i["kv_heads"], kv_heads=i["kv_heads"], head_dim=i["head_dim"], value_dim=i["head_dim"])
-    return i["layers"] * mixer.cache_elements_per_token * i["bytes"] / KIB
+    mixer = Attention(
+        heads=i["kv_heads"], kv_heads=i["kv_heads"], head_dim=i["head_dim"], value_dim=i["head_dim"]
+    )
+    return float(i["layers"] * mixer.cache_elements_per_token * i["bytes"] / KIB)
 
 
 def flat_loss(i: Inputs) -> float:
@@ -133,15 +140,17 @@ def law(i: Inputs) -> Any:
 
 
 def ratio(i: Inputs) -> float:
-    return (i.get("draft_b", i.get("ratio", 0.0)) or 0.0) / i.get("target_b", 1.0)
+    return float(i["draft_b"] / i["target_b"])
 
 
 GEOM: dict[str, Callable[[Inputs], Any]] = {
     "geom-ceiling": lambda i: [ceiling(a) for a in i["alphas"]],
     "geom-ceiling-07": lambda i: [ceiling(a) for a in i["alphas"]],
     "geom-flat-peak-08": flat_loss,
-    "geom-payoff-ratio": lambda i: best_depth(i["alphas"][1], i["c"], i["k_max"]).speedup
-    / best_depth(i["alphas"][0], i["c"], i["k_max"]).speedup,
+    "geom-payoff-ratio": lambda i: (
+        best_depth(i["alphas"][1], i["c"], i["k_max"]).speedup
+        / best_depth(i["alphas"][0], i["c"], i["k_max"]).speedup
+    ),
     "geom-fixed-k-regret": lambda i: [fixed_regret(i, a, i["k"]) for a in i["alphas"]],
     "geom-k6-near-optimal": lambda i: fixed_regret(i, i["alpha"], i["k"]),
     "geom-tenth-size-four-runs": lambda i: rounds.round_cost(i["k"], draft_cost=i["ratio"]) - 1,
@@ -157,8 +166,12 @@ GEOM: dict[str, Callable[[Inputs], Any]] = {
     "geom-draft-ms": lambda i: (rounds.round_cost(1, draft_cost=i["tau"]) - 1) * i["step_ms"],
     "geom-neg-draft-ms": lambda i: (rounds.round_cost(i["k"], draft_cost=i["tau"]) - 1) * i["step_ms"],
     "geom-round-ms": lambda i: rounds.round_cost(i["k"], draft_cost=i["tau"]) * i["step_ms"],
-    "geom-sens-gain-03-07": lambda i: rounds.speedup(i["b"], i["k"], i["c"]) - rounds.speedup(i["a"], i["k"], i["c"]),
-    "geom-sens-gain-07-09": lambda i: rounds.speedup(i["b"], i["k"], i["c"]) - rounds.speedup(i["a"], i["k"], i["c"]),
+    "geom-sens-gain-03-07": lambda i: (
+        rounds.speedup(i["b"], i["k"], i["c"]) - rounds.speedup(i["a"], i["k"], i["c"])
+    ),
+    "geom-sens-gain-07-09": lambda i: (
+        rounds.speedup(i["b"], i["k"], i["c"]) - rounds.speedup(i["a"], i["k"], i["c"])
+    ),
     "geom-neg-throughput-loss": lambda i: {
         "throughput_loss": 100 * (1 - speed(i)),
         "extra_time": 100 * (1 / speed(i) - 1),
@@ -218,14 +231,18 @@ ROOFLINE: dict[str, Callable[[Inputs], Any]] = {
     "roofline-h100-util-effective-pct": lambda i: busy(i, "effective_tflops"),
     "roofline-h100-effective-fraction": lambda i: i["effective_tflops"] / i["peak_tflops"],
     "roofline-h100-ms-per-token": lambda i: arithmetic_ms(i["gflop"], i["effective_tflops"]),
-    "roofline-verify-5-positions-ms": lambda i: arithmetic_ms(i["positions"] * i["gflop"], i["effective_tflops"]),
+    "roofline-verify-5-positions-ms": lambda i: arithmetic_ms(
+        i["positions"] * i["gflop"], i["effective_tflops"]
+    ),
     "roofline-verify-4-extra-ms": lambda i: arithmetic_ms(i["positions"] * i["gflop"], i["effective_tflops"]),
     "roofline-verify-intensity": intensity,
-    "roofline-h100-max-free-k-batch1": lambda i: roofline.largest_free_width(
-        stream_ms(i["weight_gb"] + i["kv_gb_per_seq"], i["bw_tb_s"]) / 1e3,
-        arithmetic_ms(i["gflop"], i["effective_tflops"]) / 1e3,
-    )
-    - 1,
+    "roofline-h100-max-free-k-batch1": lambda i: (
+        roofline.largest_free_width(
+            stream_ms(i["weight_gb"] + i["kv_gb_per_seq"], i["bw_tb_s"]) / 1e3,
+            arithmetic_ms(i["gflop"], i["effective_tflops"]) / 1e3,
+        )
+        - 1
+    ),
     "roofline-a100-budget": lambda i: roofline.token_budget(
         *roof(i), bytes_per_parameter=i["bytes_per_param"], flops_per_parameter=i["flop_per_param"]
     ),
@@ -253,8 +270,12 @@ KV: dict[str, Callable[[Inputs], Any]] = {
     "kv-seq-16k-gb": lambda i: i["tokens"] * i["kib_per_token"] * KIB / GB,
     "kv-budget-gb": lambda i: kv_budget_bytes(i["hbm_gb"] * GB, i["usable"], i["weight_gb"] * GB) / GB,
     "kv-max-seqs": lambda i: sequences_that_fit(i["budget_gb"] * GB, i["kv_gb_per_seq"] * GB),
-    "kv-max-seqs-binary": lambda i: sequences_that_fit(i["budget_gb"] * GB, i["tokens"] * i["kib_per_token"] * KIB),
-    "kv-max-seqs-16k": lambda i: sequences_that_fit(i["budget_gb"] * GB, i["tokens"] * i["kib_per_token"] * KIB),
+    "kv-max-seqs-binary": lambda i: sequences_that_fit(
+        i["budget_gb"] * GB, i["tokens"] * i["kib_per_token"] * KIB
+    ),
+    "kv-max-seqs-16k": lambda i: sequences_that_fit(
+        i["budget_gb"] * GB, i["tokens"] * i["kib_per_token"] * KIB
+    ),
     "kv-max-seqs-16k-with-draft": lambda i: sequences_that_fit(
         i["budget_gb"] * GB, i["tokens"] * i["kib_per_token"] * KIB * (1 + i["draft_ratio"])
     ),
@@ -265,7 +286,9 @@ KV: dict[str, Callable[[Inputs], Any]] = {
         "pct_of_target_kv": 100 / i["ratio"],
         "pct_of_budget_b164": 100 * i["batch"] * i["draft_gb"] / i["budget_gb"],
     },
-    "kv-draft-concurrency": lambda i: sequences_that_fit(i["budget_gb"] * GB, (i["target_gb"] + i["draft_gb"]) * GB),
+    "kv-draft-concurrency": lambda i: sequences_that_fit(
+        i["budget_gb"] * GB, (i["target_gb"] + i["draft_gb"]) * GB
+    ),
     "kv-draft-concurrency-loss-pct": lambda i: 100 * (1 - i["after"] / i["before"]),
     "kv-draft-with-weights": lambda i: sequences_that_fit(
         (i["budget_gb"] - i["draft_weight_gb"]) * GB, (i["target_gb"] + i["draft_gb"]) * GB
@@ -275,10 +298,9 @@ KV: dict[str, Callable[[Inputs], Any]] = {
         {**i, "bw_tb_s": 1.0, "gflop": 1.0}, i["batch"], 0, i["kv_gb_per_seq"] + i["draft_gb"]
     )[0],
     "kv-draft-added-ms": lambda i: stream_ms(i["batch"] * i["draft_gb"], i["bw_tb_s"]),
-    "kv-draft-added-pct": lambda i: 100
-    * i["batch"]
-    * i["draft_gb"]
-    / terms_ms({**i, "bw_tb_s": 1.0, "gflop": 1.0}, i["batch"], 0)[0],
+    "kv-draft-added-pct": lambda i: (
+        100 * i["batch"] * i["draft_gb"] / terms_ms({**i, "bw_tb_s": 1.0, "gflop": 1.0}, i["batch"], 0)[0]
+    ),
     "kv-draft-effect-on-step-b164": lambda i: {
         "without": max(terms_ms(i, i["batch"], i["k"])),
         "with_draft_kv": max(terms_ms(i, i["batch"], i["k"], i["kv_gb_per_seq"] + i["draft_gb"])),

@@ -28,7 +28,7 @@ def test_round_cost_under_each_charge() -> None:
 def test_no_draft_is_a_plain_step_whatever_the_charge() -> None:
     for charge in rounds.CHARGES:
         assert rounds.round_cost(0, draft_cost=0.5, verify_ratio=1.0, charge=charge, engine_ratio=0.3) == 1.0
-        table = rounds.round_cost(np.array([0, 1]), draft_cost=0.5, charge=charge)
+        table = np.asarray(rounds.round_cost(np.array([0, 1]), draft_cost=0.5, charge=charge))
         assert table[0] == 1.0
 
 

@@ -32,7 +32,6 @@ def imported(path: Path) -> set[str]:
     return names
 
 
-
 @pytest.mark.parametrize("folder", ["specmodel", "hardware", "cli"])
 def test_imports_point_one_way(folder: str) -> None:
     for path in sorted((ROOT / folder).rglob("*.py")):
@@ -41,14 +40,20 @@ def test_imports_point_one_way(folder: str) -> None:
             continue  # the links to the other two folders, and the door to the command line
         names = imported(path)
         for above in FORBIDDEN[folder]:
-            assert not any(name == above or name.startswith(above + ".") for name in names), f"{path} imports {above}"
+            assert not any(name == above or name.startswith(above + ".") for name in names), (
+                f"{path} imports {above}"
+            )
         assert not any(name.split(".")[0] in ("hardware", "cli") for name in names), path
 
 
 def test_every_package_is_listed_for_the_wheel() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
     found = set()
-    for folder, name in (("specmodel", "specmodel"), ("hardware", "specmodel.hardware"), ("cli", "specmodel.cli")):
+    for folder, name in (
+        ("specmodel", "specmodel"),
+        ("hardware", "specmodel.hardware"),
+        ("cli", "specmodel.cli"),
+    ):
         for init in (ROOT / folder).rglob("__init__.py"):
             inner = init.parent.relative_to(ROOT / folder).parts
             if folder == "specmodel" and inner[:1] in (("cli",), ("hardware",)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ..architecture import Architecture, Layer, Mtp
@@ -160,8 +161,17 @@ def grouped(layers: list[Layer]) -> tuple[tuple[int, Layer], ...]:
     return tuple((count, layer) for layer, count in counts.items())
 
 
-def architecture(config: Mapping[str, Any], name: str, where: str) -> tuple[Architecture, tuple[str, ...]]:
-    """The decoder that a config describes, and what had to be assumed.
+@dataclass(frozen=True)
+class Decoder:
+    """What a config describes: the architecture, its layers in order, and what had to be assumed."""
+
+    architecture: Architecture
+    layers: tuple[Layer, ...]
+    notes: tuple[str, ...]
+
+
+def decoder(config: Mapping[str, Any], name: str, where: str) -> Decoder:
+    """The decoder that a config describes.
 
     Parameters
     ----------
@@ -205,4 +215,4 @@ def architecture(config: Mapping[str, Any], name: str, where: str) -> tuple[Arch
         mtp=mtp,
         unverified=(family.unverified,) if family.unverified else (),
     )
-    return found, tuple(dict.fromkeys(fields.notes))
+    return Decoder(found, tuple(layers), tuple(dict.fromkeys(fields.notes)))

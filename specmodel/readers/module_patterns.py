@@ -7,32 +7,28 @@ named (some layers, some projections) gets a share between 0 and 1.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
+from ..architecture import Experts, Layer, LinearAttention
 from ..errors import InputError
 
 PREFIXES = ("model.", "language_model.model.", "model.language_model.")
-MODULES: dict[str, tuple[str, ...]] = {
-    "attention": (
-        "self_attn.q_proj",
-        "self_attn.k_proj",
-        "self_attn.v_proj",
-        "self_attn.o_proj",
-        "linear_attn.in_proj_qkv",
-        "linear_attn.out_proj",
-    ),
-    "dense": ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
-    "experts": ("mlp.experts.0.gate_proj", "mlp.experts.0.up_proj", "mlp.experts.0.down_proj"),
-    "shared_experts": ("mlp.shared_experts.gate_proj", "mlp.shared_experts.down_proj"),
-}
-"""Module names inside a layer, by part; ``_SPELLINGS`` holds what else families call them."""
+_SOFTMAX = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
+_LINEAR = ("linear_attn.in_proj_qkv", "linear_attn.in_proj_z", "linear_attn.out_proj")
+_DENSE = ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
+_EXPERTS = ("mlp.experts.0.gate_proj", "mlp.experts.0.up_proj", "mlp.experts.0.down_proj")
+_SHARED = ("mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj", "mlp.shared_experts.down_proj")
 _SPELLINGS = (
+    ("self_attn.", "mixer."),
+    ("linear_attn.", "mixer."),
     ("mlp.shared_experts.", "mlp.shared_expert."),
     ("mlp.experts.", "block_sparse_moe.experts."),
     ("mlp.", "feed_forward."),
+    ("mlp.", "mixer."),
 )
-OUTSIDE: dict[str, str] = {"head": "lm_head", "embedding": "embed_tokens"}
+"""What families call the same module."""
+OUTSIDE = {"head": "lm_head", "embedding": "embed_tokens"}
 _MOST_PATTERNS = 1024
 _MOST_REPEATS = 5
 
@@ -53,7 +49,7 @@ class Patterns:
                 self.expressions.append(_compiled(pattern[3:], key, where))
                 continue
             parts = tuple(part for part in pattern.split(".") if part)
-            if "layers" in parts:
+            if "layers" in parts and not parts[0].startswith("mtp"):
                 parts = parts[parts.index("layers") :]
             if not parts:
                 continue
@@ -107,22 +103,39 @@ def _compiled(expression: str, key: str, where: str) -> re.Pattern[str]:
         raise InputError(key, "re:" + expression, f"not a regular expression ({where})") from None
 
 
-def modules(part: str, layers: int, per_layer: bool) -> list[tuple[str, ...]]:
-    """Names of the modules of a part, each with its spellings; one layer stands for all unless asked."""
+def _inside(part: str, layer: Layer) -> tuple[str, ...]:
+    """Modules of a part in one layer, empty where the layer has none."""
+    if part == "attention":
+        if layer.mixer is None:
+            return ()
+        return _LINEAR if isinstance(layer.mixer, LinearAttention) else _SOFTMAX
+    if isinstance(layer.feed_forward, Experts):
+        if part == "experts":
+            return _EXPERTS
+        return _SHARED if part == "shared_experts" and layer.feed_forward.shared_width else ()
+    return _DENSE if part == "dense" and layer.feed_forward is not None else ()
+
+
+def modules(part: str, layers: Sequence[Layer]) -> list[tuple[str, ...]]:
+    """Names of the modules of a part in these layers, each with its spellings."""
     if part in OUTSIDE:
         return [(OUTSIDE[part],)]
     found = []
-    for layer in range(layers) if per_layer else (layers // 2,):
-        for module in MODULES[part]:
+    for number, layer in enumerate(layers):
+        for module in _inside(part, layer):
             spellings = {module}
             for usual, other in _SPELLINGS:
                 spellings |= {name.replace(usual, other, 1) for name in spellings if name.startswith(usual)}
-            found.append(tuple(f"layers.{layer}.{name}" for name in sorted(spellings)))
+            found.append(tuple(f"layers.{number}.{name}" for name in sorted(spellings)))
     return found
 
 
-def share(patterns: Patterns, part: str, layers: int) -> float:
-    """Share of a part's modules that the patterns name, 0 to 1."""
-    listed = modules(part, layers, patterns.is_per_layer)
+def share(patterns: Patterns, part: str, layers: Sequence[Layer]) -> float:
+    """Share of a part's modules that the patterns name, 0 to 1; 0 where the decoder has no such part."""
+    listed = modules(part, layers)
+    if not patterns.is_per_layer and listed:
+        # one layer of each kind stands for all
+        unlike = {tuple(name.split(".", 2)[-1] for name in spellings): spellings for spellings in listed}
+        listed = list(unlike.values())
     hits = sum(any(patterns.names(name) for name in spellings) for spellings in listed)
-    return hits / len(listed)
+    return hits / len(listed) if listed else 0.0

@@ -6,15 +6,16 @@ embedding always, and the output head unless the config quantises it by name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from ..architecture import Layer
 from ..errors import InputError
 from ..formats import NumberFormat, custom_format, number_format
 from ..model import QUANTISABLE, SIXTEEN_BIT, Precision
-from .module_patterns import Patterns, share
+from .module_patterns import Patterns, modules, share
 
 _DTYPES = {
     "bfloat16": "bf16",
@@ -408,7 +409,7 @@ def _mixed(part: str, shares: list[tuple[float, NumberFormat]]) -> NumberFormat:
     return custom_format(f"mixed-{part}", bits, most.rate, most.weight_only, names)
 
 
-def _part_format(scheme: _Scheme, part: str, layers: int, base: NumberFormat) -> NumberFormat:
+def _part_format(scheme: _Scheme, part: str, layers: Sequence[Layer], base: NumberFormat) -> NumberFormat:
     kept = share(scheme.ignored, part, layers) if scheme.ignored else 0.0
     shares: list[tuple[float, NumberFormat]] = []
     left = 1.0
@@ -424,7 +425,7 @@ def _part_format(scheme: _Scheme, part: str, layers: int, base: NumberFormat) ->
 def precision(
     config: Mapping[str, Any],
     outer: Mapping[str, Any],
-    layers: int,
+    layers: Sequence[Layer],
     where: str,
     beside: Mapping[str, Any] | None = None,
 ) -> tuple[Precision, tuple[str, ...]]:
@@ -434,8 +435,8 @@ def precision(
     ----------
     config, outer : mapping
         The decoder's keys, and the wrapper's; the decoder's count first.
-    layers : int
-        Decoder layers, for module lists that name single ones.
+    layers : sequence of Layer
+        Decoder layers in order, for module lists that name single ones.
     where : str
         The file, for errors.
     beside : mapping, optional
@@ -465,7 +466,7 @@ def precision(
     if scheme.mtp and not scheme.ignored.names("mtp.layers.0"):
         formats["mtp"] = formats["experts"]
     notes = list(scheme.notes)
-    if scheme.groups and all(formats[part] is base for part in QUANTISABLE):
+    if scheme.groups and all(formats[part] is base for part in QUANTISABLE if modules(part, layers)):
         widest = max((group.format for group in scheme.groups), key=lambda chosen: chosen.bits)
         formats.update(dict.fromkeys(scheme.parts, widest))
         notes.append(f"the quantisation names no module of this decoder: all of them taken as {widest.name}")

@@ -1,0 +1,166 @@
+"""`breakeven`: the batches in which speculation pays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from specmodel import checks, rounds
+from specmodel.acceptance import MAX_K
+from specmodel.answers.common import (
+    DEFAULT_ALPHA,
+    DEFAULT_DRAFT_COST,
+    NO_ENGINE,
+    charge_words,
+    trust,
+    verify_ratios,
+)
+from specmodel.deployment import MAX_CONTEXT, deploy
+from specmodel.operating_range import operating_range
+from specmodel.result import Result
+
+if TYPE_CHECKING:
+    from specmodel.acceptance import Acceptance
+    from specmodel.deployment import Deployment
+    from specmodel.operating_range import Binding, DepthInterval, Interval, Range
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRow:
+    """One batch: the draft length asked for, or the best of at least 1, and what it gives."""
+
+    batch: int
+    k: int
+    tokens_per_round: float
+    round_cost: float
+    speedup: float
+
+
+@dataclass(frozen=True, slots=True)
+class BreakevenResult(Result):
+    """The answer of `breakeven`; field names are the JSON keys."""
+
+    inputs: dict[str, object]
+    context: int
+    k: int | str
+    intervals: list[Interval]
+    break_even_batch: float | None
+    first_losing_batch: int | None
+    crossings: list[float]
+    memory_limit_batch: int
+    fits: bool
+    at_limit: Binding | None
+    k_by_batch: list[DepthInterval]
+    by_batch: list[BatchRow]
+    speedup_at_1: float | None
+    speedup_at_limit: float | None
+    low: float | None
+    high: float | None
+    trust: str
+    why: str
+    assumptions: list[str]
+    warnings: list[str]
+
+
+def breakeven(
+    deployment: Deployment | None = None,
+    *,
+    context: int = 1024,
+    alpha: float | None = None,
+    acceptance: Sequence[float] | Acceptance | None = None,
+    conditional: bool = False,
+    extend: bool = False,
+    draft_cost: float = DEFAULT_DRAFT_COST,
+    charge: str = "added",
+    k: int | None = None,
+    max_k: int = rounds.DEFAULT_MAX_K,
+) -> BreakevenResult:
+    """Every batch interval in which speculation pays, up to the batch that memory allows.
+
+    `deployment` defaults to Llama-3.1-8B in bf16 on one H100 SXM; see `specmodel.deploy`.
+    """
+    setting = deployment or deploy()
+    checks.whole("ctx", context, low=1, high=MAX_CONTEXT)
+    cost = checks.real("draft cost", draft_cost, low=0.0)
+    if k is not None:
+        checks.whole("k", k, high=MAX_K)
+    checks.whole("max_k", max_k, high=MAX_K)
+    assumed = DEFAULT_ALPHA if alpha is None and acceptance is None else alpha
+    law = rounds.acceptance_from(assumed, acceptance, conditional=conditional, extend=extend)
+    found = operating_range(setting, law, context=context, draft_cost=cost, charge=charge, k=k, max_k=max_k)
+    warnings = list(setting.warnings)
+    if found.memory_limit_batch == 0:
+        warnings.append(setting.why_nothing_fits(context))
+    return BreakevenResult(
+        inputs={
+            **setting.describe(),
+            "alpha": getattr(law, "alpha", None),
+            "acceptance": None if hasattr(law, "alpha") else list(law.survival(law.max_k or max_k)),
+            "draft_cost": cost,
+            "charge": charge,
+            "max_k": max_k,
+            "fidelity": setting.timing.fidelity,
+            "engine": NO_ENGINE,
+        },
+        context=context,
+        k="best" if k is None else k,
+        intervals=list(found.intervals),
+        break_even_batch=found.break_even_batch,
+        first_losing_batch=found.first_losing_batch,
+        crossings=list(found.crossings),
+        memory_limit_batch=found.memory_limit_batch,
+        fits=found.memory_limit_batch > 0,
+        at_limit=found.at_limit,
+        k_by_batch=list(found.depths),
+        by_batch=_by_batch(setting, law, found.memory_limit_batch, context, cost, charge, k, max_k),
+        speedup_at_1=found.speedup_at_1,
+        speedup_at_limit=found.speedup_at_limit,
+        low=None,
+        high=None,
+        trust=trust(setting),
+        why=_why_range(setting, found, context),
+        assumptions=[law.describe(), charge_words(charge, cost), *setting.assumptions],
+        warnings=warnings,
+    )
+
+
+def _by_batch(
+    setting: Deployment,
+    law: Acceptance,
+    limit: int,
+    context: int,
+    cost: float,
+    charge: str,
+    k: int | None,
+    max_k: int,
+) -> list[BatchRow]:
+    """Powers of two up to the memory limit, and the limit itself."""
+    batches = [2**power for power in range(limit.bit_length()) if 2**power < limit]
+    rows = []
+    for batch in [*batches, *([limit] if limit else [])]:
+        last = max_k if k is None else k
+        ratios = verify_ratios(setting, batch, context, last)
+        by_k = rounds.depths(law, draft_cost=cost, max_k=last, charge=charge, verify_ratio=ratios)
+        row = by_k[k] if k is not None else rounds.best(by_k[1:] or by_k)
+        rows.append(BatchRow(batch, row.k, row.tokens_per_round, row.round_cost, row.speedup))
+    return rows
+
+
+def _why_range(setting: Deployment, found: Range, context: int) -> str:
+    limit = found.at_limit
+    if found.memory_limit_batch == 0:
+        return setting.why_nothing_fits(context)
+    if limit is None:
+        return "k 0 was asked for: nothing speculates"
+    terms = f"{limit.memory_ms:.3g} ms of memory traffic against {limit.compute_ms:.3g} ms of arithmetic"
+    factor = f"{limit.bound}-bound by {limit.ratio:.1f}x" if limit.ratio < 1e6 else f"{limit.bound}-bound"
+    where = f"at the memory limit, batch {limit.batch}, a verification pass of k {limit.k} needs {terms}: {factor}"
+    if found.first_losing_batch is None:
+        return f"no break-even: speculation pays in every batch that fits; {where}"
+    if not any(interval.pays for interval in found.intervals):
+        return f"speculation pays in no batch that fits; {where}"
+    if found.break_even_batch is not None:
+        crossing = f"past batch {found.break_even_batch:.1f} the extra positions cost more time than they yield tokens"
+        return f"{crossing}; {where}"
+    return f"it loses at batch {found.first_losing_batch} already and pays later; {where}"
