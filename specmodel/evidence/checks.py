@@ -26,17 +26,23 @@ def whole(value: object, name: str) -> int:
     UnusableError
         For anything else, nan and Infinity included.
     """
-    number_ = number(value, name)
-    if number_ < 0 or number_ != math.floor(number_):
+    found = number(value, name)
+    if found < 0 or found != math.floor(found):
         raise UnusableError(f"{name} is {value!r}, not a count")
-    return int(number_)
+    return int(found)
 
 
 def number(value: object, name: str) -> float:
     """A finite number; UnusableError for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise UnusableError(f"{name} is {value!r}, not a finite number")
-    return float(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UnusableError(f"{name} is {str(value)[:40]!r}, not a number" if value is not None else f"{name} is None")
+    try:
+        found = float(value)
+    except OverflowError:
+        found = math.inf
+    if not math.isfinite(found):
+        raise UnusableError(f"{name} is {found}, not a finite number")
+    return found
 
 
 def rates(values: object, name: str) -> list[float]:

@@ -74,12 +74,15 @@ def resampled(table: Array, resamples: int, rng: np.random.Generator) -> Array:
     return sums
 
 
-def percentiles(values: Array, level: float, rows: int, kept: float = 1.0) -> tuple[float, float]:
+def percentiles(
+    values: Array, level: float, rows: int, kept: float = 1.0, value: float | None = None
+) -> tuple[float, float]:
     """Percentile interval of bootstrap values, widened for few rows.
 
     The plain percentile interval is too narrow by a factor sqrt((n-1)/n) z/t for n rows; the levels are moved
     outwards to make up for it (Hesterberg 2015, "What teachers should know about the bootstrap", section
-    4.1). Where only a share `kept` of the requests was resampled, the interval shrinks by its square root.
+    4.1). Where only a share `kept` of the requests was resampled, the interval shrinks by its square root and
+    is moved to `value`, which rests on all of them.
     """
     from scipy.special import ndtr, stdtrit
 
@@ -88,9 +91,11 @@ def percentiles(values: Array, level: float, rows: int, kept: float = 1.0) -> tu
     finite = values[np.isfinite(values)]
     if not finite.size:
         return 0.0, 1.0
-    low, middle, high = np.quantile(finite, [tail, 0.5, 1.0 - tail])
-    shrink = math.sqrt(kept)
-    return float(middle + (low - middle) * shrink), float(middle + (high - middle) * shrink)
+    low, middle, high = (float(x) for x in np.quantile(finite, [tail, 0.5, 1.0 - tail]))
+    if kept < 1.0 and value is not None:
+        shrink = math.sqrt(kept)
+        return value + (low - middle) * shrink, value + (high - middle) * shrink
+    return low, high
 
 
 def ratio_variance(yy: float, xy: float, xx: float, y: float, x: float, groups: int) -> float:

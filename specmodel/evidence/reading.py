@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -94,20 +95,20 @@ def _read_one(source: Source, collector: Collector, text: TextReader, records: R
     elif kind == "lines":
         records.lines(source)
     elif kind == "csv":
-        header = next(line for line in source.head.splitlines() if line.strip())
-        CsvReader(header, source.name).read(source, collector)
-    elif kind == "table":
-        header = next(line for line in source.head.splitlines() if line.strip())
-        raise InputError(
-            "evidence",
-            source.name,
-            f"a table without columns 'drafted' and 'accepted'; its header: {header[:80]}",
-        )
+        CsvReader(_first_line(source.head), source.name).read(source, collector)
     else:
         before = collector.records
         text.read(source)
         if collector.records == before:
-            collector.nothing(f"{source.name}: no line that any engine prints about acceptance")
+            what = "no line that any engine prints about acceptance"
+            if kind == "table":
+                header = _first_line(source.head)[:80]
+                what = f"a table without columns 'drafted' and 'accepted'; its header: {header}"
+            collector.nothing(f"{source.name}: {what}")
+
+
+def _first_line(head: str) -> str:
+    return next((line for line in head.splitlines() if line.strip()), "")
 
 
 def sniff(head: str) -> Literal["document", "lines", "csv", "table", "text"]:
@@ -127,20 +128,13 @@ def sniff(head: str) -> Literal["document", "lines", "csv", "table", "text"]:
     if {"drafted", "accepted"} <= set(columns):
         return "csv"
     same = [len(line.split(delimiter(lines[0]))) == len(columns) for line in lines[1:6]]
-    if (
-        len(columns) > 1
-        and same
-        and all(same)
-        and all(column.replace("_", " ").isprintable() for column in columns)
-    ):
-        plain = all(name and not any(c in name for c in ":=[](){}") for name in columns)
-        return "table" if plain else "text"
-    return "text"
+    named = all(re.fullmatch(r"[\w.\-/]+( [\w.\-/]+)?", column) for column in columns)
+    return "table" if len(columns) > 1 and same and all(same) and named else "text"
 
 
 def _parses(text: str) -> bool:
     try:
         json.loads(text)
-    except (json.JSONDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return False
     return True

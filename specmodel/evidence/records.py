@@ -65,7 +65,7 @@ class RecordReader:
                 )
         try:
             value = json.loads("\n".join(parts))
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             line = error.lineno if isinstance(error, json.JSONDecodeError) else 1
             self._collector.bad(source.name, line, f"broken JSON: {error}")
             return
@@ -98,8 +98,8 @@ class RecordReader:
         for text, number in zip(lines, numbers, strict=True):
             try:
                 record = json.loads(text)
-            except (json.JSONDecodeError, RecursionError) as error:
-                why = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply"
+            except (ValueError, RecursionError) as error:
+                why = error.msg if isinstance(error, json.JSONDecodeError) else str(error)[:60]
                 self._collector.bad(name, number, f"broken JSON: {why}: {text[-40:]!r}")
                 continue
             if isinstance(record, dict) and "drafted" in record and "accepted" in record:

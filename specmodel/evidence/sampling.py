@@ -77,23 +77,27 @@ def _over_rows(
     conditional, survival = chain(t, s)
     rows = len(table)
 
-    def interval(values: Array) -> Pair:
-        low, high = percentiles(values, level, rows, clusters.kept)
+    kept = clusters.kept
+    rates, chained = chain(np.array(part.tested), np.array(part.survived))
+
+    def interval(values: Array, value: float) -> Pair:
+        low, high = percentiles(values, level, rows, kept, value)
         return max(0.0, low), min(1.0, high)
 
     with np.errstate(invalid="ignore", divide="ignore"):
         alphas, means = s.sum(axis=1) / t.sum(axis=1), 1.0 + a / n
-    low, high = interval(alphas)
-    tokens = percentiles(means, level, rows, clusters.kept)
+    value = sum(part.survived) / sum(part.tested)
+    low, high = interval(alphas, value)
+    tokens = percentiles(means, level, rows, kept, 1.0 + part.accepted / part.rounds)
     single = Estimated(None)
     if clusters.kind == "requests":
-        low_own, high_own = percentiles(sums[:, 1] / sums[:, 0], level, rows, clusters.kept)
+        low_own, high_own = percentiles(sums[:, 1] / sums[:, 0], level, rows)
         single = Estimated(float(own.mean()), max(1.0, low_own), high_own)
     return Draws(
         how=f"bootstrap over {len(clusters.rounds):,} {clusters.kind}, never narrower than independent tests",
-        alpha=Estimated(sum(part.survived) / sum(part.tested), low, high),
-        survival=tuple(interval(survival[:, i]) for i in range(k)),
-        conditional=tuple(interval(conditional[:, i]) for i in range(k)),
+        alpha=Estimated(value, low, high),
+        survival=tuple(interval(survival[:, i], float(chained[i])) for i in range(k)),
+        conditional=tuple(interval(conditional[:, i], float(rates[i])) for i in range(k)),
         tokens=tokens,
         per_request=single,
         rates=survival,
@@ -184,7 +188,7 @@ def _from_means(
         table = grouped(np.column_stack([clusters.rounds, clusters.accepted]), rng)
         sums, rows = resampled(table, resamples, rng), len(table)
         means = 1.0 + sums[:, 1] / sums[:, 0]
-        tokens = percentiles(means, level, rows, clusters.kept)
+        tokens = percentiles(means, level, rows, clusters.kept, mean)
         how = f"bootstrap over {len(clusters.rounds):,} {clusters.kind}"
     elif part.counted and k and part.k:
         alpha = float(alphas_from_tokens_per_round(np.array([min(mean, k + 1.0)]), k)[0])

@@ -105,7 +105,12 @@ def _label(workload: Any, source: Any) -> tuple[str, str]:
 def _counts(values: Sequence[Any], name: str) -> tuple[Ints, dict[int, str]]:
     """A column as whole numbers (0 where unusable), and the reasons by index."""
     reasons: dict[int, str] = {}
-    column = np.asarray(values) if not any(isinstance(v, list | dict) for v in values[:1]) else np.empty(0)
+    try:
+        column = np.asarray(values)
+    except (ValueError, OverflowError):  # lists among the numbers
+        column = np.empty(0, dtype=object)
+    if bool in set(map(type, values)):  # NumPy would count true as 1
+        column = np.empty(0, dtype=object)
     if column.dtype.kind == "i" and column.shape == (len(values),):
         result = column.astype(np.int64)
         for at in np.flatnonzero(result < 0).tolist():
