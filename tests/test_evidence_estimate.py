@@ -17,7 +17,15 @@ from numpy.typing import NDArray
 
 from specmodel.acceptance import Geometric, PerPosition, expected_tokens
 from specmodel.errors import InputError
-from specmodel.evidence import BetaMixture, Evidence, Part, alpha, alpha_from_tokens_per_round, best_depth, read
+from specmodel.evidence import (
+    BetaMixture,
+    Evidence,
+    Part,
+    alpha,
+    alpha_from_tokens_per_round,
+    best_depth,
+    read,
+)
 from specmodel.evidence.counts import Clusters
 from specmodel.evidence.intervals import ratio_variance, wilson
 from specmodel.evidence.tally import Tally
@@ -86,7 +94,9 @@ def test_intervals_cover_the_truth_where_the_naive_one_fails(kind: str) -> None:
         hits["alpha"] += found.alpha.low <= a <= found.alpha.high
         hits["tokens"] += found.tokens_per_round.low <= tokens <= found.tokens_per_round.high
         pairs = zip(survival, found.survival_interval, strict=True)
-        hits["survival"] += sum(low is not None and high is not None and low <= s <= high for s, (low, high) in pairs)
+        hits["survival"] += sum(
+            low is not None and high is not None and low <= s <= high for s, (low, high) in pairs
+        )
         hits["naive"] += found.naive.low <= a <= found.naive.high
         hits["lesson"] += found.lesson.low <= a <= found.lesson.high
     share = {name: count / SETS / (K if name == "survival" else 1) for name, count in hits.items()}
@@ -121,7 +131,9 @@ def test_rates_equal_counting(tests: list[tuple[int, int]]) -> None:
     tally = Tally(True)
     tally.add(drafted, accepted, [str(r) for _, r in tests])
     found = alpha(Evidence((tally.part({}, "rounds"),)), resamples=100)
-    tested = [sum(d >= i and a >= i - 1 for d, a in zip(drafted, accepted, strict=True)) for i in range(1, K + 1)]
+    tested = [
+        sum(d >= i and a >= i - 1 for d, a in zip(drafted, accepted, strict=True)) for i in range(1, K + 1)
+    ]
     survived = [sum(a >= i for a in accepted) for i in range(1, K + 1)]
     assert found.rounds == len(tests)
     assert found.tested == sum(tested)
@@ -144,7 +156,9 @@ def test_the_lessons_recipe_returns_less_than_alpha() -> None:
     """alpha 0.8 at k = 4 reads 0.59: (E - 1) / k with E = 3.3616."""
     rounds = 5**4
     survived = tuple(float(rounds * 0.8**i) for i in range(1, 5))
-    part = Part({}, "exact", rounds, sum(survived), 4.0 * rounds, 4, 4, (float(rounds), *survived[:3]), survived)
+    part = Part(
+        {}, "exact", rounds, sum(survived), 4.0 * rounds, 4, 4, (float(rounds), *survived[:3]), survived
+    )
     found = alpha(Evidence((part,)))
     assert found.alpha.value == pytest.approx(0.8)
     assert found.lesson.value == pytest.approx(0.5904)
@@ -200,7 +214,12 @@ def test_settings_out_of_range_are_refused(level: float, resamples: int) -> None
 # Brown, Cai, DasGupta 2001 give no table; Newcombe 1998 (Statistics in Medicine 17:857), table I, method 3 (Wilson).
 @pytest.mark.parametrize(
     ("successes", "trials", "low", "high"),
-    [(81, 263, "0.2553", "0.3662"), (15, 148, "0.0624", "0.1605"), (0, 20, "0.0000", "0.1611"), (1, 29, "0.0061", "0.1718")],
+    [
+        (81, 263, "0.2553", "0.3662"),
+        (15, 148, "0.0624", "0.1605"),
+        (0, 20, "0.0000", "0.1611"),
+        (1, 29, "0.0061", "0.1718"),
+    ],
 )
 def test_wilson_matches_newcombe(successes: int, trials: int, low: str, high: str) -> None:
     found = wilson(successes, trials, 1.959963984540054)
@@ -291,7 +310,10 @@ def test_best_depth_moves_inside_the_interval_and_says_what_it_costs() -> None:
 def test_more_evidence_narrows_range_and_regret() -> None:
     rng = np.random.default_rng(2)
     few, many = (
-        best_depth(alpha(counted(accepted_of(rng, np.full(n, 0.7)), [str(i // 20) for i in range(n)])), lambda k: 1 + 0.1 * k)
+        best_depth(
+            alpha(counted(accepted_of(rng, np.full(n, 0.7)), [str(i // 20) for i in range(n)])),
+            lambda k: 1 + 0.1 * k,
+        )
         for n in (200, 20_000)
     )
     assert few.regret is not None
@@ -367,7 +389,9 @@ def test_blocks_stay_few_however_long_the_log() -> None:
 
 def test_ngram_drafts_are_not_described_by_one_alpha(shared: Path) -> None:
     """Measured: n-gram's first position 0.07 to 0.17, later ones 0.56 to 0.96; EAGLE's are nearly equal."""
-    data = json.loads((shared / "samples" / "specdecode_bench_derived.json").read_text(encoding="utf-8"))["data"]
+    data = json.loads((shared / "samples" / "specdecode_bench_derived.json").read_text(encoding="utf-8"))[
+        "data"
+    ]
     for workload, methods in data.items():
         for method, poor in (("ngram", True), ("eagle", False)):
             histogram = methods[method]["emitted_per_step_histogram_from_1"]

@@ -47,7 +47,9 @@ NO_ACCEPTANCE = [
 ]
 
 
-@pytest.mark.parametrize(("names", "rounds", "by_position"), RUN, ids=lambda x: x[-1] if isinstance(x, tuple) else "")
+@pytest.mark.parametrize(
+    ("names", "rounds", "by_position"), RUN, ids=lambda x: x[-1] if isinstance(x, tuple) else ""
+)
 def test_every_format_gives_the_statistics_of_the_run(
     names: tuple[str, ...], rounds: int | None, by_position: bool
 ) -> None:
@@ -173,7 +175,8 @@ def test_an_idle_interval_is_no_error() -> None:
     busy = (SAMPLES / "vllm_server.log").read_text(encoding="utf-8")
     idle = (
         "INFO SpecDecoding metrics: Mean acceptance length: nan, Accepted throughput: 0.00 tokens/s, Drafted "
-        "throughput: 0.00 tokens/s, Accepted: 0 tokens, Drafted: 0 tokens, Per-position acceptance rate: nan, nan, nan, "
+        "throughput: 0.00 tokens/s, Accepted: 0 tokens, Drafted: 0 tokens, "
+        "Per-position acceptance rate: nan, nan, nan, "
         "Avg Draft acceptance rate: nan%\n"
     )
     evidence_ = read(io.BytesIO((idle + busy).encode()))
@@ -220,15 +223,19 @@ def test_percent_and_fraction_are_decided_by_the_format(tmp_path: Path) -> None:
 def test_a_list_of_rates_must_say_what_it_is() -> None:
     row = {"per_position": [0.844, 0.599, 0.385, 0.271], "rounds": 1000}
     stream = lambda: io.BytesIO(json.dumps(row).encode())  # noqa: E731
-    with pytest.raises(InputError, match="'survival' .* or 'conditional'"):
+    with pytest.raises(InputError, match=r"'survival' .* or 'conditional'"):
         read(stream())
     as_survival = alpha(read(stream(), convention="survival"))
     as_conditional = alpha(read(stream(), convention="conditional"))
     assert as_survival.tokens_per_round.pooled == pytest.approx(3.099)
-    assert as_conditional.tokens_per_round.pooled == pytest.approx(1 + 0.844 * (1 + 0.599 * (1 + 0.385 * 1.271)))
+    assert as_conditional.tokens_per_round.pooled == pytest.approx(
+        1 + 0.844 * (1 + 0.599 * (1 + 0.385 * 1.271))
+    )
 
 
-def rounds_text(form: str, drafted: list[int], accepted: list[int], requests: list[str] | None = None) -> bytes:
+def rounds_text(
+    form: str, drafted: list[int], accepted: list[int], requests: list[str] | None = None
+) -> bytes:
     """Rounds as CSV or JSON lines."""
     names = requests or [""] * len(drafted)
     if form == "csv":
@@ -267,7 +274,10 @@ def test_tables_of_rounds_equal_counting_by_hand(form: str) -> None:
 def test_workloads_and_sources_of_a_table() -> None:
     text = "drafted;accepted;workload;source\n3;1;chat;a\n3;3;code;a\n3;2;chat;b\n"
     found = read(io.BytesIO(text.encode()))
-    assert {name: alpha(part).accepted for name, part in found.by("workload").items()} == {"chat": 3, "code": 3}
+    assert {name: alpha(part).accepted for name, part in found.by("workload").items()} == {
+        "chat": 3,
+        "code": 3,
+    }
     assert {name: alpha(part).accepted for name, part in found.by("source").items()} == {"a": 4, "b": 2}
 
 
@@ -323,7 +333,9 @@ OTHER: list[tuple[str, Callable[[], bytes], dict[str, Any]]] = [
         lambda: json.dumps(
             {
                 "question_id": 1,
-                "choices": [{"index": 0, "turns": ["x"], "idxs": [9], "alpha": [7, 5, 4], "alpha_num": [10, 7, 5]}],
+                "choices": [
+                    {"index": 0, "turns": ["x"], "idxs": [9], "alpha": [7, 5, 4], "alpha_num": [10, 7, 5]}
+                ],
             }
         ).encode(),
         {"rounds": 10, "pooled": 2.6, "survival": [0.7, 0.5, 0.4]},
@@ -346,7 +358,10 @@ OTHER: list[tuple[str, Callable[[], bytes], dict[str, Any]]] = [
     (
         "sglang log with times",
         lambda: b"\n".join(
-            (SAMPLES / "sglang_server.log").read_bytes().splitlines()[0].replace(b"10:00:00", f"10:00:{s:02d}".encode())
+            (SAMPLES / "sglang_server.log")
+            .read_bytes()
+            .splitlines()[0]
+            .replace(b"10:00:00", f"10:00:{s:02d}".encode())
             for s in (0, 4, 8)
         ),
         {"rounds": 3 * 400, "pooled": 2.55, "k": 3},  # 255 tokens/s x 4 s / 2.55 per round, each line

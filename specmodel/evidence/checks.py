@@ -35,7 +35,9 @@ def whole(value: object, name: str) -> int:
 def number(value: object, name: str) -> float:
     """A finite number; UnusableError for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UnusableError(f"{name} is {str(value)[:40]!r}, not a number" if value is not None else f"{name} is None")
+        raise UnusableError(
+            f"{name} is {str(value)[:40]!r}, not a number" if value is not None else f"{name} is None"
+        )
     try:
         found = float(value)
     except OverflowError:

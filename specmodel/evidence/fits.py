@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +18,9 @@ MODELS = ("geometric", "decay", "beta mixture")
 FOLDS = 5
 REFITS = 100
 MOST_EXTRA = 64  # positions past the measured ones
+GRID, CLOSER = 40, 9  # points of the search for a second parameter, and of each closer look
+STEPS_ALLOWED = 2.0  # a rate may move this many times the largest step between measured neighbours
+STEP_UNKNOWN = 0.1  # where only one position was measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +141,8 @@ def extrapolate(estimate: Estimate, k: int, *, seed: int = 0) -> Extrapolation:
             ends = np.quantile(spread, [0.025, 0.975], axis=0)
             lows.append(continued(starts[:1], ends[:1])[0])
             highs.append(continued(starts[1:], ends[1:])[0])
-    last = estimate.conditional_interval[measured - 1]  # a law-free bound: the last measured rate goes on
-    hold = np.array([_bound(last[0], 0.0), _bound(last[1], 1.0)])
-    lows.append(starts[0, -1] * hold[0] ** np.arange(1, extra.size + 1))
-    highs.append(starts[1, -1] * hold[1] ** np.arange(1, extra.size + 1))
+    for bounds, ends, sign in ((lows, starts[0], -1.0), (highs, starts[1], 1.0)):
+        bounds.append(continued(ends[None, :], _drifting(estimate, measured, extra, sign)[None, :])[0])
     low, high = np.min(lows, axis=0), np.max(highs, axis=0)
     warnings = [
         f"positions {measured + 1} to {k} were not measured: the {chosen.model} law fitted to {measured} "
@@ -165,6 +165,20 @@ def extrapolate(estimate: Estimate, k: int, *, seed: int = 0) -> Extrapolation:
     )
 
 
+def _drifting(estimate: Estimate, measured: int, extra: Array, sign: float) -> Array:
+    """Rates behind the measured ones without any law: each may move on from the last by as much as neighbours did.
+
+    Heads follow no law exactly; with many rounds every fitted interval would be too narrow for them.
+    """
+    rates = [rate for rate in estimate.conditional[:measured] if rate is not None]
+    steps = np.abs(np.diff(rates))
+    later = steps[1:] if estimate.fit is not None and estimate.fit.first_is_poor else steps
+    step = STEPS_ALLOWED * float(later.max()) if later.size else STEP_UNKNOWN
+    pair = estimate.conditional_interval[measured - 1]
+    start = _bound(pair[0], 0.0) if sign < 0.0 else _bound(pair[1], 1.0)
+    return np.clip(start + sign * step * (extra - measured), 0.0, 1.0)
+
+
 def compare(part: Part, rng: np.random.Generator, exclude: tuple[str, ...] = ()) -> tuple[Fitted, ...]:
     """Fit every law and score it on held-out rounds; plausible: within two standard errors of the best."""
     tested, survived = np.array(part.tested), np.array(part.survived)
@@ -176,7 +190,7 @@ def compare(part: Part, rng: np.random.Generator, exclude: tuple[str, ...] = ())
     for at, (t, s) in enumerate(folds):
         rest_t, rest_s = tested - t, survived - s
         for index, model in enumerate(models):
-            scores[index, at] = _score(_fit(model, rest_t, rest_s), model, t, s) / max(t.sum(), 1.0)
+            scores[index, at] = float(_score(_fit(model, rest_t, rest_s), model, t, s)) / max(t.sum(), 1.0)
     mean = scores.mean(axis=1)
     best = int(np.argmax(mean))
     errors = (
@@ -243,43 +257,65 @@ def _rates(model: str, parameters: Array, positions: Array) -> Array:
     return (first + positions - 1.0) / (first + second + positions - 1.0)
 
 
-def _score(parameters: Array, model: str, tested: Array, survived: Array) -> float:
-    from scipy.special import xlog1py, xlogy
-
-    rates = np.clip(_rates(model, parameters, np.arange(1.0, tested.size + 1.0)), 1e-9, 1.0 - 1e-9)
-    return float((xlogy(survived, rates) + xlog1py(tested - survived, -rates)).sum())
+def _score(parameters: Array, model: str, tested: Array, survived: Array) -> Array:
+    """Log likelihood, each position a binomial; leading axes are kept."""
+    rates = _rates(model, parameters, np.arange(1.0, tested.shape[-1] + 1.0))
+    rates = np.clip(rates, 1e-9, 1.0 - 1e-9)
+    found: Array = (survived * np.log(rates) + (tested - survived) * np.log1p(-rates)).sum(axis=-1)
+    return found
 
 
 def _fit(model: str, tested: Array, survived: Array) -> Array:
-    """Maximum likelihood, each position a binomial."""
-    total = float(tested.sum())
-    alpha = float(survived.sum()) / total if total else 0.5
+    """Maximum likelihood along the last axis; shape (..., parameters).
+
+    One parameter has a closed form. Of two, the second is searched on a grid that closes in on the best, and
+    the first is solved for each: the likelihood is concave in it. So all refits run at once.
+    """
     if model == "geometric":
-        return np.array([alpha])
-    from scipy.optimize import minimize
+        total = tested.sum(axis=-1, keepdims=True)
+        alpha: Array = np.divide(
+            survived.sum(axis=-1, keepdims=True), total, out=total * 0.0 + 0.5, where=total > 0
+        )
+        return alpha
+    t, s = tested[..., None, :], survived[..., None, :]
+    low, high = (-9.0, 2.0) if model == "decay" else (-4.0, 9.0)
+    points = np.broadcast_to(np.linspace(low, high, GRID), (*tested.shape[:-1], GRID))
+    for _ in range(4):
+        both = np.stack([_first(model, points, t, s), _second(model, points)], axis=-1)
+        if model == "beta mixture":  # from (a, a + b) to (a, b)
+            both[..., 1] = np.maximum(both[..., 1] - both[..., 0], 1e-9)
+        best = _score(both, model, t, s).argmax(axis=-1)[..., None]
+        found = np.take_along_axis(both, best[..., None], axis=-2)[..., 0, :]
+        left = np.take_along_axis(points, np.maximum(best - 1, 0), axis=-1)
+        right = np.take_along_axis(points, np.minimum(best + 1, points.shape[-1] - 1), axis=-1)
+        points = left + (right - left) * np.linspace(0.0, 1.0, CLOSER)
+    result: Array = found
+    return result
 
-    inside = min(max(alpha, 1e-4), 1.0 - 1e-4)
-    logit = math.log(inside / (1.0 - inside))
-    shape: Callable[[Array], Array]
-    if model == "decay":
-        # logit of the first rate, log of minus the log of the ratio: the ratio stays between 0 and 1
-        def shape(x: Array) -> Array:
-            return np.array([1.0 / (1.0 + math.exp(-x[0])), math.exp(-math.exp(x[1]))])
 
-        start, limits = np.array([logit, math.log(0.02)]), [(-12.0, 12.0), (-9.0, 3.0)]
-    else:
+def _second(model: str, points: Array) -> Array:
+    """The searched parameter: the ratio exp(-exp(x)), or a + b = exp(x)."""
+    found: Array = np.exp(-np.exp(points)) if model == "decay" else np.exp(points)
+    return found
 
-        def shape(x: Array) -> Array:
-            mean = 1.0 / (1.0 + math.exp(-x[0]))
-            size = math.exp(x[1])
-            return np.array([mean * size, (1.0 - mean) * size])
 
-        start, limits = np.array([logit, 1.5]), [(-12.0, 12.0), (-6.0, 9.0)]
-
-    def loss(x: Array) -> float:
-        return -_score(shape(x), model, tested, survived) / max(total, 1.0)
-
-    return shape(minimize(loss, start, method="L-BFGS-B", bounds=limits).x)
+def _first(model: str, points: Array, tested: Array, survived: Array) -> Array:
+    """The first rate, or a, that is best for each value of the second: the root of a falling derivative."""
+    second = _second(model, points)[..., None]
+    steps = np.arange(tested.shape[-1])
+    rejected = tested - survived
+    low = np.zeros(points.shape)
+    high = np.ones(points.shape) if model == "decay" else second[..., 0].copy()
+    for _ in range(48):
+        middle = (low + high) / 2.0
+        m = middle[..., None]
+        if model == "decay":
+            factor = second**steps
+            slope = (survived / m - rejected * factor / (1.0 - m * factor)).sum(axis=-1)
+        else:
+            slope = (survived / (m + steps) - rejected / (second - m)).sum(axis=-1)
+        low, high = np.where(slope > 0.0, middle, low), np.where(slope > 0.0, high, middle)
+    return np.maximum((low + high) / 2.0, 1e-12)
 
 
 def _refitted(part: Part, model: str, positions: Array, rng: np.random.Generator) -> Array:
@@ -293,8 +329,7 @@ def _refitted(part: Part, model: str, positions: Array, rng: np.random.Generator
     else:
         t = np.broadcast_to(tested, (REFITS, tested.size))
         s = t * rng.beta(survived + 0.5, tested - survived + 0.5, size=t.shape)
-    parameters = np.array([_fit(model, t[i], s[i]) for i in range(REFITS)])
-    return _rates(model, parameters, positions)
+    return _rates(model, _fit(model, t, s), positions)
 
 
 def _bound(value: float | None, otherwise: float) -> float:

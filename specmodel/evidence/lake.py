@@ -205,12 +205,19 @@ def _label(value: Any) -> str:
 
 def _rows(connection: Any, expression: Any) -> list[dict[str, Any]]:
     """The result as plain dicts; wide sums come as decimals and become int, so no count is rounded."""
-    if connection.name == "pyspark":
-        found = [
-            row.asDict() for row in connection._session.sql(str(connection.compile(expression))).collect()
-        ]
-    else:
-        found = expression.to_pyarrow().to_pylist()
+    try:
+        if connection.name == "pyspark":
+            found = [
+                row.asDict() for row in connection._session.sql(str(connection.compile(expression))).collect()
+            ]
+        else:
+            found = expression.to_pyarrow().to_pylist()
+    except (
+        Exception
+    ) as error:  # of whatever kind the engine raises: damaged pages, columns of different types
+        raise InputError(
+            "evidence", connection.name, f"could not read all rows: {_first_line(error)}"
+        ) from None
     return [{key: int(v) if isinstance(v, Decimal) else v for key, v in row.items()} for row in found]
 
 
@@ -260,8 +267,15 @@ def _opened(connection: Any, paths: list[str], backend: str) -> Any:
     except InputError:
         raise
     except Exception as error:
-        first = str(error).splitlines()[0][:160] if str(error) else type(error).__name__
-        raise InputError("evidence", ", ".join(paths[:3]), f"cannot be read as {kind}: {first}") from None
+        raise InputError(
+            "evidence", ", ".join(paths[:3]), f"cannot be read as {kind}: {_first_line(error)}"
+        ) from None
+
+
+def _first_line(error: Exception) -> str:
+    """What went wrong, on one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:160] if lines else type(error).__name__
 
 
 def _kind(paths: list[str]) -> Literal["parquet", "csv", "json"]:

@@ -82,9 +82,7 @@ def _current(text: str, source: str, number: int, collector: Collector) -> Part:
     except KeyError as error:
         raise UnusableError(f"line is cut off: no {error.args[0]}") from None
     labels = {"source": source}
-    form = (
-        "vLLM log: unconditional fractions per position, length with the bonus token, rate in percent"
-    )
+    form = "vLLM log: unconditional fractions per position, length with the bonus token, rate in percent"
     place = f"{source}:{number}"
     if not drafted:
         return part_from_totals(
