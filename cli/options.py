@@ -84,6 +84,27 @@ FidelityName = Annotated[
     str | None,
     typer.Option("--fidelity", help="textbook, datasheet or calibrated (default: the best there is)."),
 ]
+Engine = Annotated[
+    str,
+    typer.Option(
+        "--engine", help="Whose fixed times are charged per pass and per round; ideal charges none."
+    ),
+]
+KvReread = Annotated[
+    float | None,
+    typer.Option(
+        "--kv-reread",
+        parser=number,
+        metavar="NUMBER",
+        help="Times the cache is read in a verification pass instead of the engine's own.",
+    ),
+]
+Ep = Annotated[
+    int,
+    typer.Option(
+        "--ep", parser=whole, metavar="WHOLE", help="Expert-parallel GPUs among the tensor-parallel ones."
+    ),
+]
 MemoryFraction = Annotated[
     float | None,
     typer.Option(
@@ -113,19 +134,34 @@ FlopsFraction = Annotated[
 ]
 
 
-def rates(text: str | None) -> list[float] | None:
+Draft = Annotated[
+    str | None,
+    typer.Option(
+        "--draft", help="A method (eagle3, mtp, lookup, sparse-self:512, ...), a model id, or a path."
+    ),
+]
+CalibrationFile = Annotated[
+    str | None,
+    typer.Option(
+        "--calibration", help="Constants that `specmodel calibrate` wrote, preferred to the shipped."
+    ),
+]
+
+
+def numbers(field: str, text: str) -> list[float]:
     """The numbers of a comma-separated list."""
-    if text is None:
-        return None
-    numbers = []
+    found = []
     for part in text.split(","):
         try:
-            numbers.append(float(part))
+            found.append(float(part))
         except ValueError:
-            raise InputError(
-                "acceptance", part.strip(), "must be numbers from 0 to 1, separated by commas"
-            ) from None
-    return numbers
+            raise InputError(field, part.strip(), "must be numbers separated by commas") from None
+    return found
+
+
+def rates(text: str | None) -> list[float] | None:
+    """The acceptance list, where one was given."""
+    return None if text is None else numbers("acceptance", text)
 
 
 def depth(text: str) -> int | None:

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from specmodel import checks, rounds
 from specmodel.acceptance import Acceptance, expected_tokens
-from specmodel.draft_formulas import Shape
 from specmodel.errors import InputError
 from specmodel.rounds import DEFAULT_MAX_K, Depth
 
+if TYPE_CHECKING:
+    from specmodel.architecture import Architecture
+    from specmodel.units import Numeric
+
 LESSON = "lesson on draft sources, an illustration and not a measurement: measure your own"
+ONE_ALPHA = "; as one alpha at every depth"  # measured at one k, extended geometrically
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,26 +81,30 @@ class Draft:
         """Draft time of a whole round, in plain target passes."""
         return self.passes(k) * self.ratio
 
-    def extra_parameters(self, shape: Shape) -> int:
-        """Weights that come on top of the target's."""
+    def missing(self, target: Architecture) -> str | None:
+        """Why this target cannot run it, or None."""
+        return None
+
+    def extra_parameters(self, target: Architecture) -> int:
+        """Weights that come on top of the target's; its own embedding and head are not counted again."""
         return 0
 
-    def extra_kv_elements(self, shape: Shape, context: int) -> int:
-        """Cache elements per sequence on top of the target's own."""
-        return 0
+    def extra_kv_elements(self, target: Architecture, context: Numeric) -> Numeric:
+        """Cache elements per sequence on top of the target's own; arrays broadcast."""
+        return 0.0 * context
 
     def extra_bytes(
         self,
-        shape: Shape,
+        target: Architecture,
         *,
-        context: int = 0,
-        batch: int = 0,
+        context: Numeric = 0,
+        batch: Numeric = 0,
         weight_bytes: float = 2.0,
         kv_bytes: float = 2.0,
-    ) -> float:
-        """Memory that it adds, at so many bytes per weight and per cached element. [B]"""
-        cache = batch * self.extra_kv_elements(shape, context)
-        return self.extra_parameters(shape) * weight_bytes + cache * kv_bytes
+    ) -> Numeric:
+        """Memory that it adds, at so many bytes per weight and per cached element; arrays broadcast. [B]"""
+        cache = batch * self.extra_kv_elements(target, context)
+        return self.extra_parameters(target) * weight_bytes + cache * kv_bytes
 
     def tokens_per_round(self, k: int, law: Acceptance | None = None) -> float:
         """Expected tokens per round; with a tree, ``law`` is survival by depth of what was accepted."""

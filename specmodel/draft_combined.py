@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from specmodel import checks
 from specmodel.acceptance import Acceptance
 from specmodel.draft_base import Assumed, Draft
-from specmodel.draft_formulas import Shape, pipelined_round_cost
+from specmodel.draft_formulas import pipelined_round_cost
 from specmodel.draft_sources import DraftModel, Lookup
+
+if TYPE_CHECKING:
+    from specmodel.architecture import Architecture
+    from specmodel.units import Numeric
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +87,14 @@ class Hybrid(Draft):
         on_miss = self.miss.draft_cost(k) + failed
         return self.hit_share * self.hit.draft_cost(k) + (1.0 - self.hit_share) * on_miss
 
-    def extra_parameters(self, shape: Shape) -> int:
-        return self.hit.extra_parameters(shape) + self.miss.extra_parameters(shape)
+    def missing(self, target: Architecture) -> str | None:
+        return self.hit.missing(target) or self.miss.missing(target)
 
-    def extra_kv_elements(self, shape: Shape, context: int) -> int:
-        return self.hit.extra_kv_elements(shape, context) + self.miss.extra_kv_elements(shape, context)
+    def extra_parameters(self, target: Architecture) -> int:
+        return self.hit.extra_parameters(target) + self.miss.extra_parameters(target)
+
+    def extra_kv_elements(self, target: Architecture, context: Numeric) -> Numeric:
+        return self.hit.extra_kv_elements(target, context) + self.miss.extra_kv_elements(target, context)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,8 +153,11 @@ class Pipelined(Draft):
         kept = (self.assumed.law if law is None else law).survival(k + 1)[-1]
         return pipelined_round_cost(self.draft_cost(k), kept=kept, verify_ratio=verify_ratio)
 
-    def extra_parameters(self, shape: Shape) -> int:
-        return self.draft.extra_parameters(shape)
+    def missing(self, target: Architecture) -> str | None:
+        return self.draft.missing(target)
 
-    def extra_kv_elements(self, shape: Shape, context: int) -> int:
-        return self.draft.extra_kv_elements(shape, context)
+    def extra_parameters(self, target: Architecture) -> int:
+        return self.draft.extra_parameters(target)
+
+    def extra_kv_elements(self, target: Architecture, context: Numeric) -> Numeric:
+        return self.draft.extra_kv_elements(target, context)

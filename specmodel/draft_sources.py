@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from specmodel import draft_formulas
 from specmodel.acceptance import Geometric
-from specmodel.draft_base import LESSON, Assumed, Draft
-from specmodel.draft_formulas import Shape
+from specmodel.draft_base import LESSON, ONE_ALPHA, Assumed, Draft
 from specmodel.lookahead import window_positions
+from specmodel.units import smaller
+
+if TYPE_CHECKING:
+    from specmodel.architecture import Architecture
+    from specmodel.units import Numeric
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftModel(Draft):
     """A smaller model of the same vocabulary, with a cache of its own; by default 700M beside a 7B target.
 
-    Its cache counts only if ``kv_elements_per_token`` is given.
+    Given its ``architecture``, weights and cache follow from that; otherwise only ``parameters`` count.
     """
 
     method: ClassVar[str] = "draft-model"
     ratio: float = 0.1
     parameters: int = 700_000_000
-    kv_elements_per_token: int = 0
+    architecture: Architecture | None = None
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -34,13 +38,18 @@ class DraftModel(Draft):
         source = (
             "MoESD (arXiv:2505.19645) table 1: 2.75 tokens at k 4, Qwen2-0.5B for Qwen2-57B-A14B, MT-Bench"
         )
-        return Assumed(Geometric(0.69557), source)
+        return Assumed(Geometric(0.69557), source + ONE_ALPHA)
 
-    def extra_parameters(self, shape: Shape) -> int:
-        return self.parameters
+    def missing(self, target: Architecture) -> str | None:
+        if self.architecture is None or self.architecture.vocabulary == target.vocabulary:
+            return None
+        return f"vocabulary {self.architecture.vocabulary}, the target's is {target.vocabulary}"
 
-    def extra_kv_elements(self, shape: Shape, context: int) -> int:
-        return self.kv_elements_per_token * context
+    def extra_parameters(self, target: Architecture) -> int:
+        return self.parameters if self.architecture is None else self.architecture.parameters
+
+    def extra_kv_elements(self, target: Architecture, context: Numeric) -> Numeric:
+        return 0.0 * context if self.architecture is None else self.architecture.kv_elements(context)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,10 +74,10 @@ class SparseSelf(Draft):
         source = (
             "MagicDec (arXiv:2408.11049) table 1: 2.82 tokens at k 3, Llama-3.1-8B, 32k context, budget 512"
         )
-        return Assumed(Geometric(0.77013), source)
+        return Assumed(Geometric(0.77013), source + ONE_ALPHA)
 
-    def extra_kv_elements(self, shape: Shape, context: int) -> int:
-        return shape.kv_elements_per_token * min(self.budget, context)
+    def extra_kv_elements(self, target: Architecture, context: Numeric) -> Numeric:
+        return target.kv_elements(smaller(context, self.budget))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +164,8 @@ class Lookahead(Draft):
     @property
     def assumed(self) -> Assumed:
         # E(alpha, 4) = 1.64 for n-grams of 5, of which the first token is already certain.
-        return Assumed(Geometric(0.3962), "Spec-Bench leaderboard: 1.64 tokens per pass, Vicuna-7B, greedy")
+        source = "Spec-Bench leaderboard: 1.64 tokens per pass, Vicuna-7B, greedy"
+        return Assumed(Geometric(0.3962), source + ONE_ALPHA)
 
     @property
     def deepest(self) -> int | None:

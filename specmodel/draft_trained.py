@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from specmodel import draft_formulas
+from specmodel import checks, draft_heads
 from specmodel.acceptance import Geometric, PerPosition
-from specmodel.draft_base import Assumed, Draft
-from specmodel.draft_formulas import Shape
+from specmodel.draft_base import ONE_ALPHA, Assumed, Draft
+from specmodel.draft_heads import DraftHead
+from specmodel.errors import InputError
+
+if TYPE_CHECKING:
+    from specmodel.architecture import Architecture, Mtp
+    from specmodel.units import Numeric
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +22,7 @@ class Eagle(Draft):
 
     method: ClassVar[str] = "eagle"
     ratio: float = 0.24 / 7.0
+    head: DraftHead | None = None
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -27,11 +33,15 @@ class Eagle(Draft):
         source = "EAGLE (arXiv:2401.15077) table 2: 0-alpha to 4-alpha of Vicuna-7B, MT-Bench, greedy"
         return Assumed(PerPosition.from_conditional((0.79, 0.74, 0.72, 0.73, 0.67)), source)
 
-    def extra_parameters(self, shape: Shape) -> int:
-        return draft_formulas.eagle_parameters(shape)
+    def head_for(self, target: Architecture) -> DraftHead:
+        """The head given, or one of the target's shape."""
+        return self.head or draft_heads.eagle_for(target)
 
-    def extra_kv_elements(self, shape: Shape, context: int) -> int:
-        return shape.kv_elements_per_layer * context
+    def extra_parameters(self, target: Architecture) -> int:
+        return self.head_for(target).parameters
+
+    def extra_kv_elements(self, target: Architecture, context: Numeric) -> Numeric:
+        return self.head_for(target).kv_elements(context)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +55,7 @@ class Eagle2(Eagle):
     def assumed(self) -> Assumed:
         # E(alpha, 6) = 4.35: the chain that would yield as much as the tree of depth 6.
         source = "Spec-Bench leaderboard: 4.35 tokens for the default tree of depth 6, Vicuna-7B, greedy"
-        return Assumed(Geometric(0.83539), source)
+        return Assumed(Geometric(0.83539), source + ONE_ALPHA)
 
     def width(self, k: int) -> int:
         return self.nodes + 1 if k else 1
@@ -56,16 +66,15 @@ class Eagle3(Eagle):
     """EAGLE-3: reads features of three layers and has a head over a reduced vocabulary; a chain here."""
 
     method: ClassVar[str] = "eagle3"
-    draft_vocabulary: int = 32_000
 
     @property
     def assumed(self) -> Assumed:
         # E(alpha, 5) = 3.554.
         source = "SpecForge SpecBundle dashboard: 3.55 tokens at k 5, Llama-3.1-8B-Instruct, MT-Bench, greedy"
-        return Assumed(Geometric(0.78395), source)
+        return Assumed(Geometric(0.78395), source + ONE_ALPHA)
 
-    def extra_parameters(self, shape: Shape) -> int:
-        return draft_formulas.eagle3_parameters(shape, draft_vocabulary=self.draft_vocabulary)
+    def head_for(self, target: Architecture) -> DraftHead:
+        return self.head or draft_heads.eagle3_for(target)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +88,6 @@ class Medusa(Draft):
     ratio: float = 0.01
     heads: int = 4
     nodes: int = 63
-    own_projection: bool = True
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -107,9 +115,9 @@ class Medusa(Draft):
     def draft_cost(self, k: int) -> float:
         return self.ratio if k else 0.0
 
-    def extra_parameters(self, shape: Shape) -> int:
-        vocabulary = shape.vocabulary if self.own_projection else 0
-        return draft_formulas.medusa_parameters(shape.hidden, self.heads, vocabulary=vocabulary, biases=True)
+    def extra_parameters(self, target: Architecture) -> int:
+        heads = checks.whole("heads", self.heads, low=1, high=64)
+        return draft_heads.medusa("medusa", target.hidden, target.vocabulary, heads=heads).parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +132,7 @@ class MedusaTypical(Medusa):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mtp(Draft):
+class MtpModules(Draft):
     """Multi-token-prediction modules that come with the target: one reused for every k, or stacked."""
 
     method: ClassVar[str] = "mtp"
@@ -145,25 +153,39 @@ class Mtp(Draft):
     def deepest(self) -> int | None:
         return self.modules if self.stacked else None
 
-    def extra_parameters(self, shape: Shape) -> int:
-        return draft_formulas.mtp_parameters(shape, self.modules)
+    def missing(self, target: Architecture) -> str | None:
+        if target.mtp is None:
+            return f"{target.name} has no MTP modules"
+        if self.modules > target.mtp.modules:
+            return f"{target.name} has {target.mtp.modules} MTP modules, not {self.modules}"
+        return None
 
-    def extra_kv_elements(self, shape: Shape, context: int) -> int:
-        return self.modules * shape.kv_elements_per_layer * context
+    def extra_parameters(self, target: Architecture) -> int:
+        return self.modules * self._of(target).parameters
+
+    def extra_kv_elements(self, target: Architecture, context: Numeric) -> Numeric:
+        mixer = self._of(target).layer.mixer
+        if mixer is None:
+            return 0.0 * context
+        return self.modules * mixer.cache_elements_per_token * mixer.tokens_held(context)
+
+    def _of(self, target: Architecture) -> Mtp:
+        reason = self.missing(target)
+        if reason is not None or target.mtp is None:
+            raise InputError("draft", self.method, str(reason))
+        return target.mtp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parallel(Draft):
     """All k tokens in one draft pass (DFlash, P-EAGLE, PARD). Acceptance at a position may change with k.
 
-    ``layers`` of the target's kind, embedding and head shared; PARD, a small model of its own, states its
-    ``parameters`` instead.
+    Without a ``head`` it is counted as one layer of the target's shape, as P-EAGLE has.
     """
 
     method: ClassVar[str] = "parallel"
     ratio: float = 0.05
-    layers: int = 1
-    parameters: int | None = None
+    head: DraftHead | None = None
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -177,10 +199,8 @@ class Parallel(Draft):
     def passes(self, k: int) -> int:
         return min(k, 1)
 
-    def extra_parameters(self, shape: Shape) -> int:
-        if self.parameters is not None:
-            return self.parameters
-        return self.layers * shape.layer_parameters + 2 * shape.hidden**2
+    def extra_parameters(self, target: Architecture) -> int:
+        return (self.head or draft_heads.eagle_for(target)).parameters
 
-    def extra_kv_elements(self, shape: Shape, context: int) -> int:
-        return self.layers * shape.kv_elements_per_layer * context
+    def extra_kv_elements(self, target: Architecture, context: Numeric) -> Numeric:
+        return (self.head or draft_heads.eagle_for(target)).kv_elements(context)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from specmodel import draft_formulas, rounds
 from specmodel.acceptance import Acceptance
 from specmodel.draft_base import Draft
 from specmodel.draft_combined import Hybrid, Pipelined
-from specmodel.draft_formulas import Shape
-from specmodel.draft_trained import Eagle, Eagle2, Eagle3, Medusa, MedusaTypical, Mtp, Parallel
 from specmodel.draft_sources import (
     DraftModel,
     EarlyExit,
@@ -20,8 +19,12 @@ from specmodel.draft_sources import (
     SparseSelf,
     Suffix,
 )
-from specmodel.errors import unknown_name
+from specmodel.draft_trained import Eagle, Eagle2, Eagle3, Medusa, MedusaTypical, MtpModules, Parallel
+from specmodel.errors import InputError, unknown_name
 from specmodel.rounds import DEFAULT_MAX_K
+
+if TYPE_CHECKING:
+    from specmodel.architecture import Architecture
 
 METHODS: Mapping[str, type[Draft]] = {
     kind.method: kind
@@ -34,7 +37,7 @@ METHODS: Mapping[str, type[Draft]] = {
         Eagle3,
         Medusa,
         MedusaTypical,
-        Mtp,
+        MtpModules,
         Lookup,
         Suffix,
         Retrieval,
@@ -51,6 +54,12 @@ def draft(name: str) -> Draft:
     if name not in METHODS:
         raise unknown_name("draft", name, tuple(METHODS))
     return METHODS[name]()  # type: ignore[call-arg]  # every method but the base has a default ratio
+
+
+def runnable(target: Architecture) -> list[Draft]:
+    """Every method, as assumed by default, that this target can run."""
+    every = [draft(name) for name in METHODS]
+    return [method for method in every if method.missing(target) is None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +81,7 @@ class DraftAnswer:
 
 def compare(
     drafts: Sequence[Draft],
-    shape: Shape,
+    target: Architecture,
     *,
     laws: Mapping[str, Acceptance] | None = None,
     k: int | None = None,
@@ -87,19 +96,27 @@ def compare(
     ----------
     drafts : sequence of Draft
         What to compare.
-    shape : Shape
-        The target, for the weights and caches that heads add.
+    target : Architecture
+        For the weights and caches that heads add.
     laws : mapping, optional
         Measured acceptance by method; the others use what is assumed for them, and say so.
     k : int, optional
         One depth for all; otherwise each at its own best. Methods that cannot go so deep stop at their last.
+
+    Raises
+    ------
+    InputError
+        If the target cannot run one of them (`runnable` lists those it can).
     """
     answers = []
     for method in drafts:
+        reason = method.missing(target)
+        if reason is not None:
+            raise InputError("draft", method.method, reason)
         law = (laws or {}).get(method.method)
         rows = method.depths(law, max_k=max_k if k is None else k, verify_ratio=verify_ratio)
         best = rounds.best(rows) if k is None else rows[-1]
-        extra = method.extra_bytes(shape, context=context, batch=batch)
+        extra = float(method.extra_bytes(target, context=context, batch=batch))
         answers.append(
             DraftAnswer(
                 method=method.method,

@@ -73,7 +73,7 @@ def test_one_more_token_pays_until_the_best_k(derived: dict[str, algebra.Derivat
     margin = derived["depth/one more token"].function()
     for alpha in ALPHAS:
         for c in COSTS:
-            ks = np.arange(400)
+            ks = np.arange(400.0)
             best = int(np.argmax(rounds.speedup(np.full(400, alpha), ks, c)))
             assert int(np.argmax(margin(alpha, c, ks) <= 0.0)) == best
 
@@ -100,7 +100,7 @@ def test_the_lambert_form_is_the_continuous_optimum(derived: dict[str, algebra.D
 @pytest.mark.parametrize("charge", rounds.CHARGES)
 @pytest.mark.parametrize("k", [1, 3, 4])
 def test_break_even_is_where_the_two_times_meet(
-    derived: dict[str, algebra.Derivation], charge: rounds.Charge, k: int
+    derived: dict[str, algebra.Derivation], charge: str, k: int
 ) -> None:
     """Against a root of the textbook times, and against the function that `breakeven` uses."""
     weights, cache, bandwidth, compute, c = 13.5e9, 0.082e9, 3.35e12, 13.48e9 / 494.5e12, 0.15

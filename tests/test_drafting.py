@@ -1,9 +1,10 @@
-"""Draft methods: what they cost, what they add, and whether their assumed acceptance is what its source says."""
+"""Draft methods: what they cost, what they add, and whether assumed acceptance is what its source says."""
 
 from __future__ import annotations
 
 import csv
-import json
+import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,27 @@ from hypothesis import strategies as st
 
 from specmodel import draft_formulas, rounds
 from specmodel.acceptance import Geometric, PerPosition, tokens_per_round
+from specmodel.architecture import Architecture, Layer, Mtp
+from specmodel.catalog import model
 from specmodel.draft_combined import Hybrid, Mixture, Pipelined
-from specmodel.draft_formulas import Shape
-from specmodel.draft_trained import Eagle, Eagle2, Medusa, Mtp, Parallel
 from specmodel.draft_sources import DraftModel, EarlyExit, Lookahead, Lookup, Retrieval, SparseSelf
-from specmodel.drafting import METHODS, compare, draft
+from specmodel.draft_trained import Eagle, Eagle2, Eagle3, Medusa, MtpModules, Parallel
+from specmodel.drafting import METHODS, compare, draft, runnable
 from specmodel.errors import InputError
+from specmodel.feed_forward import Dense
+from specmodel.mixers import Attention
+from specmodel.model import Model
 from specmodel.tree_search import best_tree
 
-SHAPE = Shape.square(4096, 32, 32_000)
+
+def textbook(modules: int = 0) -> Architecture:
+    """A target of square matrices, one KV head per head: 16 d^2 per layer, for heads have gated layers."""
+    layer = Layer(Attention(32, 32, 128, 128), Dense(4 * 4096))
+    mtp = Mtp(modules, layer, 4096) if modules else None
+    return Architecture("textbook", "llama", 4096, 32_000, ((32, layer),), tied=False, mtp=mtp)
+
+
+TARGET = textbook(modules=2)
 EVERY = [draft(name) for name in METHODS]
 
 
@@ -46,7 +59,7 @@ def test_not_drafting_costs_and_yields_one_plain_step(method: Any) -> None:
 def test_rounds_grow_with_k(method: Any) -> None:
     rows = method.depths(max_k=16)
     assert [row.k for row in rows] == list(range(len(rows)))
-    for row, after in zip(rows, rows[1:], strict=False):
+    for row, after in itertools.pairwise(rows):
         assert 1.0 <= row.tokens_per_round <= after.tokens_per_round <= after.k + 1.0
         assert row.round_cost <= after.round_cost or row.k == 0
         assert method.width(after.k) >= after.k + 1
@@ -58,7 +71,7 @@ def test_every_method_says_where_its_acceptance_comes_from(method: Any) -> None:
     assumed = method.assumed
     assert len(assumed.source) > 20
     assert ("illustration" in assumed.source or "assumed" in assumed.source) == assumed.illustrative
-    assert method.extra_bytes(SHAPE, context=4096, batch=8) >= 0.0
+    assert method.extra_bytes(TARGET, context=4096, batch=8) >= 0.0
 
 
 def test_only_typical_acceptance_is_lossy() -> None:
@@ -93,7 +106,9 @@ def test_a_look_up_is_paid_once_per_round() -> None:
     assert Medusa(ratio=0.01).depths()[4].round_cost == pytest.approx(1.01)
 
 
-@pytest.mark.parametrize("method", [Eagle(ratio=0.03), DraftModel(ratio=0.1), Mtp(ratio=0.05)], ids=named)
+@pytest.mark.parametrize(
+    "method", [Eagle(ratio=0.03), DraftModel(ratio=0.1), MtpModules(ratio=0.05)], ids=named
+)
 @given(alpha=st.floats(0.0, 1.0), k=st.integers(1, 16))
 def test_chains_follow_the_textbook_speedup(method: Any, alpha: float, k: int) -> None:
     row = method.depths(Geometric(alpha), max_k=k)[-1]
@@ -101,18 +116,14 @@ def test_chains_follow_the_textbook_speedup(method: Any, alpha: float, k: int) -
 
 
 def test_verification_that_costs_more_lowers_the_best_depth() -> None:
-    flat, steep = (
-        rounds.best(
-            Eagle().depths(Geometric(0.8), verify_ratio=lambda width, slope=slope: 1.0 + slope * (width - 1))
-        )
-        for slope in (0.0, 0.3)
-    )
+    flat = rounds.best(Eagle().depths(Geometric(0.8)))
+    steep = rounds.best(Eagle().depths(Geometric(0.8), verify_ratio=lambda width: 1.0 + 0.3 * (width - 1)))
     assert steep.k < flat.k
 
 
 def test_depth_ends_with_the_method_or_the_evidence() -> None:
-    assert len(Mtp(modules=2, stacked=True).depths(Geometric(0.8))) == 3
-    assert len(Mtp(modules=2).depths(Geometric(0.8), max_k=9)) == 10
+    assert len(MtpModules(modules=2, stacked=True).depths(Geometric(0.8))) == 3
+    assert len(MtpModules(modules=2).depths(Geometric(0.8), max_k=9)) == 10
     assert len(Medusa(heads=3).depths(Geometric(0.8))) == 4
     assert len(Eagle().depths(PerPosition((0.7, 0.5)))) == 3
     assert Lookahead(window=15, ngram=5, guesses=15).width(4) == 120  # as the authors run a 7B target
@@ -138,7 +149,7 @@ def test_a_hybrid_that_never_or_always_hits() -> None:
     never = Hybrid(hit=hit, miss=miss, hit_share=0.0)
     assert never.draft_cost(4) == pytest.approx(hit.draft_cost(4) + miss.draft_cost(4))
     assert never.width(4) == miss.width(4)
-    assert never.extra_parameters(SHAPE) == miss.extra_parameters(SHAPE)
+    assert never.extra_parameters(TARGET) == miss.extra_parameters(TARGET)
 
 
 @given(alpha=st.floats(0.0, 1.0), k=st.integers(1, 12), c=st.floats(0.0, 0.5))
@@ -212,51 +223,48 @@ def test_medusa_levels_are_those_of_the_tree_that_yields_what_was_measured() -> 
 # Weights and caches --------------------------------------------------------------------------------------
 
 
-def shape_of(config: dict[str, Any]) -> Shape:
-    """A llama-shaped layer from a draft head's config."""
-    hidden, inner = config["hidden_size"], config["intermediate_size"]
-    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
-    size = config.get("head_dim") or hidden // heads
-    qkv = (heads + 2 * kv_heads) * size
-    layer = hidden * qkv + heads * size * hidden + 3 * hidden * inner
-    return Shape(hidden, 1, config["vocab_size"], layer, qkv, 2 * kv_heads * size)
-
-
-def test_head_parameters_equal_published_heads(shared: Path) -> None:
-    heads = json.loads((shared / "facts" / "models.json").read_text(encoding="utf-8"))["draft_heads"]
-    checked = 0
-    for head in heads:
-        counted, config = head.get("params_computed"), head["config"]
-        if not counted:
-            continue
-        checked += 1
-        if head["kind"] == "eagle":
-            assert draft_formulas.eagle_parameters(shape_of(config)) == counted["fc"] + counted["layer"]
-        elif head["kind"] == "eagle3":
-            total = draft_formulas.eagle3_parameters(
-                shape_of(config), draft_vocabulary=config["draft_vocab_size"]
-            )
-            assert total == counted["total_without_embedding"], head["id"]
-        else:
-            assert (
-                draft_formulas.medusa_parameters(4096, 1, vocabulary=32_000, biases=True)
-                == counted["per_head"]
-            )
-    assert checked >= 7
-
-
 def test_weights_and_caches_by_method() -> None:
-    layer = 12 * 4096**2
-    assert Eagle().extra_parameters(SHAPE) == layer + 2 * 4096**2
-    assert Mtp(modules=2).extra_parameters(SHAPE) == 2 * (layer + 2 * 4096**2 + 3 * 4096)
-    assert Medusa(heads=2, own_projection=False).extra_parameters(SHAPE) == 2 * (4096**2 + 4096)
-    assert Lookup().extra_bytes(SHAPE, context=4096, batch=64) == 0.0
-    assert Eagle().extra_kv_elements(SHAPE, 100) == 2 * 4096 * 100
+    layer = 16 * 4096**2
+    assert Eagle().extra_parameters(TARGET) == layer + 2 * 4096**2
+    # Three fused states, q, k and v twice as wide, a head over 32,000 tokens, four norms.
+    wider = layer + 3 * 4096**2
+    assert Eagle3().extra_parameters(TARGET) == wider + 3 * 4096**2 + 32_000 * 4096 + 4 * 4096
+    assert MtpModules(modules=2).extra_parameters(TARGET) == 2 * (layer + 2 * 4096**2 + 3 * 4096)
+    assert Medusa(heads=2).extra_parameters(TARGET) == 2 * (4096**2 + 4096 + 4096 * 32_000)
+    assert Lookup().extra_bytes(TARGET, context=4096, batch=64) == 0.0
+    assert Eagle().extra_kv_elements(TARGET, 100) == 2 * 4096 * 100
+    assert MtpModules(modules=2).extra_kv_elements(TARGET, 100) == 2 * 2 * 4096 * 100
     # A budget of 512 tokens in every layer, never more than there is.
-    assert SparseSelf(budget=512).extra_kv_elements(SHAPE, 32_000) == 32 * 2 * 4096 * 512
-    assert SparseSelf(budget=512).extra_kv_elements(SHAPE, 100) == 32 * 2 * 4096 * 100
-    model = DraftModel(parameters=1_000, kv_elements_per_token=10)
-    assert model.extra_bytes(SHAPE, context=100, batch=2, weight_bytes=1.0, kv_bytes=2.0) == 1_000 + 4_000
+    assert SparseSelf(budget=512).extra_kv_elements(TARGET, 32_000) == 32 * 2 * 4096 * 512
+    assert SparseSelf(budget=512).extra_kv_elements(TARGET, 100) == 32 * 2 * 4096 * 100
+
+
+def test_a_draft_model_is_counted_from_its_architecture() -> None:
+    small = replace(TARGET, layers=((2, TARGET.layers[0][1]),))
+    own = DraftModel(architecture=small)
+    assert own.extra_parameters(TARGET) == small.parameters
+    cache = 2 * 2 * 4096 * 100
+    assert own.extra_bytes(TARGET, context=100, batch=3) == 2.0 * small.parameters + 3 * cache * 2.0
+    assert own.missing(TARGET) is None
+    assert "vocabulary" in str(DraftModel(architecture=replace(small, vocabulary=99)).missing(TARGET))
+
+
+def test_memory_takes_arrays_of_batch_and_context() -> None:
+    batch, context = np.array([1.0, 8.0])[:, None], np.array([100.0, 1000.0, 8000.0])
+    for method in runnable(TARGET):
+        grid = method.extra_bytes(TARGET, context=context, batch=batch)
+        assert np.broadcast_to(grid, (2, 3))[1, 2] == method.extra_bytes(TARGET, context=8000.0, batch=8.0)
+
+
+def test_what_a_target_cannot_run_is_said() -> None:
+    llama = model("llama-3.1-8b")
+    assert isinstance(llama, Model)
+    assert "no MTP modules" in str(MtpModules().missing(llama.architecture))
+    assert {method.method for method in runnable(llama.architecture)} == set(METHODS) - {"mtp"}
+    with pytest.raises(InputError, match="no MTP modules"):
+        compare([MtpModules()], llama.architecture)
+    with pytest.raises(InputError, match="2 MTP modules, not 3"):
+        MtpModules(modules=3).extra_parameters(TARGET)
 
 
 # Side by side --------------------------------------------------------------------------------------------
@@ -264,7 +272,7 @@ def test_weights_and_caches_by_method() -> None:
 
 def test_compare_ranks_and_says_what_was_measured() -> None:
     measured = {"eagle": PerPosition((0.7, 0.5, 0.3))}
-    answers = compare(EVERY, SHAPE, laws=measured, context=2048, batch=4)
+    answers = compare(EVERY, TARGET, laws=measured, context=2048, batch=4)
     assert len(answers) == len(METHODS)
     speedups = [answer.speedup for answer in answers]
     assert speedups == sorted(speedups, reverse=True)
@@ -285,7 +293,7 @@ def test_compare_at_one_depth_reproduces_the_lesson_ranking() -> None:
         "early-exit": Geometric(0.55),
     }
     methods = [Retrieval(per_token=True), EarlyExit(), DraftModel(), Lookup(per_token=True)]
-    answers = compare(methods, SHAPE, laws=laws, k=4)
+    answers = compare(methods, TARGET, laws=laws, k=4)
     assert [answer.method for answer in answers] == ["lookup", "retrieval", "draft-model", "early-exit"]
     assert {answer.k for answer in answers} == {4}
 
@@ -303,7 +311,7 @@ def test_compare_at_one_depth_reproduces_the_lesson_ranking() -> None:
         lambda: Hybrid(hit_share=1.5),
         lambda: Pipelined(overlap="always"),  # type: ignore[arg-type]
         lambda: Lookahead(ngram=1).width(1),
-        lambda: draft_formulas.medusa_parameters(0, 4),
+        lambda: Medusa(heads=0).extra_parameters(TARGET),
         lambda: draft_formulas.pipeline_bounds(0.5, 4, -1.0),
         lambda: draft_formulas.token_bits(0),
     ],

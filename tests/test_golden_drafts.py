@@ -12,35 +12,26 @@ from typing import Any
 
 import pytest
 
-from specmodel import draft_formulas, lookahead, rounds, sample_size, slots
+from specmodel import draft_formulas, draft_heads, lookahead, rounds, sample_size, slots
 from specmodel.acceptance import Geometric, PerPosition, expected_tokens, tokens_per_round
+from specmodel.architecture import Architecture, Layer
 from specmodel.draft_combined import Hybrid, Mixture
-from specmodel.draft_formulas import Shape
 from specmodel.draft_sources import DraftModel, EarlyExit, Lookup
+from specmodel.feed_forward import Dense
+from specmodel.mixers import Attention
 from specmodel.sampling import candidate_set, exact
 from specmodel.tree_search import best_tree
 from specmodel.trees import Tree, any_taken, dense_nodes
 from tests.golden_cases import ROWS, cases, matches
 
-PREFIXES = tuple(
-    [
-        "rej",
-        "medusa",
-        "tree",
-        "eagle",
-        "eagle2",
-        "eagle3",
-        "lookahead",
-        "mtp",
-        "pipeline",
-        "alpha",
-        "cross",
-        "draft",
-    ]
+PREFIXES = (
+    *("rej", "medusa", "tree", "eagle", "eagle2", "eagle3"),
+    *("lookahead", "mtp", "pipeline", "alpha", "cross", "draft"),
 )
 LEFT_OUT = {"medusa-implied-speedup": "one printed number divided by another: nothing is modelled"}
 
 Inputs = dict[str, Any]
+TARGET = Architecture("any", "llama", 4096, 32_000, (), tied=False)
 
 
 def speedup(i: Inputs) -> float:
@@ -55,8 +46,19 @@ def best_k(alpha: float, c: float, k_max: int) -> rounds.Depth:
     return rounds.best(rounds.depths(Geometric(alpha), draft_cost=c, max_k=k_max))
 
 
-def square(i: Inputs) -> Shape:
-    return Shape.square(i["d"], 32, 128_000)
+def layer(i: Inputs) -> Layer:
+    """The textbook layer, 12 d^2: one KV head per head, two feed-forward matrices of 4d."""
+    return Layer(Attention(i["d"] // 128, i["d"] // 128, 128, 128), Dense(4 * i["d"], gated=False))
+
+
+def eagle_parameters(i: Inputs) -> int:
+    return draft_heads.eagle("lesson", layer(i), i["d"], 128_000).parameters
+
+
+def medusa_matrix(i: Inputs, which: int) -> int:
+    """Elements of one Medusa head's residual block (0) or projection onto the vocabulary (1)."""
+    head = draft_heads.medusa("lesson", i["d"], i.get("vocab", 128_000), heads=1)
+    return head.others[which][1].elements
 
 
 def table(i: Inputs) -> Any:
@@ -216,7 +218,7 @@ COMPUTE: dict[str, Callable[[Inputs], Any]] = {
     },
     "draft-memory-gb": lambda i: (
         DraftModel(parameters=round(i["params_b"] * 1e9)).extra_bytes(
-            Shape.square(4096, 32, 128_000), weight_bytes=i["bytes_per_param"]
+            TARGET, weight_bytes=i["bytes_per_param"]
         )
         / 1e9
     ),
@@ -238,18 +240,16 @@ COMPUTE: dict[str, Callable[[Inputs], Any]] = {
     "medusa-sparse-max-requests": lambda i: [
         slots.requests_within(i["budget"], each) for each in i["positions"]
     ],
-    "medusa-naive-head-params-m": lambda i: (
-        draft_formulas.medusa_parameters(i["d"], 1, layers=0, vocabulary=i["vocab"]) / 1e6
-    ),
+    "medusa-naive-head-params-m": lambda i: medusa_matrix(i, 1) / 1e6,
     "medusa-naive-4-heads-vs-draft": lambda i: draft_formulas.weight_ratio(
-        draft_formulas.medusa_parameters(i["d"], i["heads"], layers=0, vocabulary=i["vocab"]),
+        i["heads"] * medusa_matrix(i, 1),
         i["draft_m"] * 1e6,
     ),
-    "medusa-head-params-m": lambda i: draft_formulas.medusa_parameters(i["d"], i["heads"]) / 1e6,
-    "medusa-head-params-one-m": lambda i: draft_formulas.medusa_parameters(i["d"], i["heads"]) / 1e6,
-    "medusa-head-mb": lambda i: draft_formulas.medusa_parameters(i["d"], i["heads"]) * i["bytes"] / 1e6,
+    "medusa-head-params-m": lambda i: i["heads"] * medusa_matrix(i, 0) / 1e6,
+    "medusa-head-params-one-m": lambda i: i["heads"] * medusa_matrix(i, 0) / 1e6,
+    "medusa-head-mb": lambda i: i["heads"] * medusa_matrix(i, 0) * i["bytes"] / 1e6,
     "medusa-head-share-pct": lambda i: (
-        100 * draft_formulas.medusa_parameters(i["d"], i["heads"]) * i["bytes"] / (i["target_gb"] * 1e9)
+        100 * i["heads"] * medusa_matrix(i, 0) * i["bytes"] / (i["target_gb"] * 1e9)
     ),
     "medusa-mass-tail-vs-top": lambda i: any_taken(i["masses"][2:]) / any_taken(i["masses"][:1]),
     "medusa-mass-tail-vs-total": lambda i: any_taken(i["masses"][2:]) / any_taken(i["masses"]),
@@ -266,8 +266,8 @@ COMPUTE: dict[str, Callable[[Inputs], Any]] = {
     "eagle-hidden-bits-ratio": lambda i: math.log10(
         draft_formulas.feature_to_token_bits(i["d"], i["vocab"], element_bits=i["bits"])
     ),
-    "eagle-layer-params-b": lambda i: draft_formulas.textbook_layer_parameters(i["d"]) / 1e9,
-    "eagle-total-params-b": lambda i: draft_formulas.eagle_parameters(square(i)) / 1e9,
+    "eagle-layer-params-b": lambda i: layer(i).parameters(i["d"]) / 1e9,
+    "eagle-total-params-b": lambda i: eagle_parameters(i) / 1e9,
     "eagle-tau": lambda i: draft_formulas.weight_ratio(i["draft_b"] * 1e9, i["target_b"] * 1e9),
     "eagle-token-level": speedup,
     "eagle-speedup": speedup,
@@ -280,9 +280,7 @@ COMPUTE: dict[str, Callable[[Inputs], Any]] = {
     "eagle-param-fraction": lambda i: draft_formulas.weight_ratio(i["eagle_b"], i["draft_b"]),
     "eagle-speedup-per-bparam": per_parameter,
     "eagle-effective-alpha": lambda i: [rounds.pays_from_alpha(i["k"], value) for value in i["tokens"]],
-    "eagle-70b-tau": lambda i: draft_formulas.weight_ratio(
-        draft_formulas.eagle_parameters(square(i)), i["target_b"] * 1e9
-    ),
+    "eagle-70b-tau": lambda i: draft_formulas.weight_ratio(eagle_parameters(i), i["target_b"] * 1e9),
     "eagle-best-k": lambda i: {
         "k": best_k(i["alpha"], i["c"], i["k_max"]).k,
         "speedup": best_k(i["alpha"], i["c"], i["k_max"]).speedup,

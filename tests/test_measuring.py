@@ -63,7 +63,7 @@ def test_requests_within_are_the_most_that_do_not_stretch_the_step(positions: in
 
 @given(st.lists(st.lists(st.floats(-1.0, 1.0), min_size=5, max_size=5), min_size=5, max_size=5))
 def test_jacobi_fixes_one_more_token_per_pass_of_a_causal_system(rows: list[list[float]]) -> None:
-    """Each unknown depends on earlier ones only: pass n leaves the first n right, plain decoding needs one sweep."""
+    """Each unknown depends on earlier ones only: pass n leaves the first n right."""
     matrix = np.tril(np.array(rows), -1) + np.eye(5)
     right = [1.0, -2.0, 3.0, -4.0, 5.0]
     solution = np.linalg.solve(matrix, right)
