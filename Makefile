@@ -23,6 +23,7 @@ types: $(READY)
 bench: $(READY)
 	$(BIN)/python -m benchmarks.startup
 	$(BIN)/python -m benchmarks.surface
+	$(BIN)/python -m benchmarks.calibrated
 
 wheel-check: $(READY)
 	sh .ci/wheel_check "$(BIN)/python"

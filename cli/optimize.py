@@ -30,6 +30,7 @@ def optimize(
     batch: options.Batch = 1,
     ctx: options.Ctx = 1024,
     fidelity: options.FidelityName = None,
+    engine: options.Engine = "ideal",
     as_json: options.Json = False,
 ) -> None:
     """Print the draft length with the best predicted speedup."""
@@ -39,7 +40,7 @@ def optimize(
     if model is not None:
         from specmodel.deployment import deploy
 
-        deployment = deploy(model, device, weights=weights, kv=kv, tp=tp, fidelity=fidelity)
+        deployment = deploy(model, device, weights=weights, kv=kv, tp=tp, fidelity=fidelity, engine=engine)
     result = draft_length.optimize(
         draft_cost=draft_cost,
         alpha=alpha,

@@ -84,6 +84,27 @@ FidelityName = Annotated[
     str | None,
     typer.Option("--fidelity", help="textbook, datasheet or calibrated (default: the best there is)."),
 ]
+Engine = Annotated[
+    str,
+    typer.Option(
+        "--engine", help="Whose fixed times are charged per pass and per round; ideal charges none."
+    ),
+]
+KvReread = Annotated[
+    float | None,
+    typer.Option(
+        "--kv-reread",
+        parser=number,
+        metavar="NUMBER",
+        help="Times the cache is read in a verification pass instead of the engine's own.",
+    ),
+]
+Ep = Annotated[
+    int,
+    typer.Option(
+        "--ep", parser=whole, metavar="WHOLE", help="Expert-parallel GPUs among the tensor-parallel ones."
+    ),
+]
 MemoryFraction = Annotated[
     float | None,
     typer.Option(

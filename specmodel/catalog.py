@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from specmodel.device import Datasheet, Device, Figure
 from specmodel.device_files import FRACTIONS, TEXTS, given_figure, one_line, read_datasheet, read_toml
+from specmodel.engine import IDEAL, EngineTime
 from specmodel.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -234,6 +235,33 @@ def _entry(identity: str, file: str) -> Mapping[str, Any]:
     text = (_folder() / file).read_text(encoding="utf-8")
     start = text.index(f"[{identity}]\n")
     return tomllib.loads(text[start : text.index("\n[", start)] + text[text.index("\n[sources.") :])
+
+
+def engines() -> list[str]:
+    """The ids of the engines whose fixed times are known, `ideal` first."""
+    folder = files("specmodel") / "hardware" / "engines"
+    found = sorted(f.name.removesuffix(".toml") for f in folder.iterdir()) if folder.is_dir() else []
+    return [IDEAL.id, *found]
+
+
+def engine(name: str) -> EngineTime:
+    """The fixed times of an engine; `ideal` charges none.
+
+    Raises
+    ------
+    InputError
+        For an engine without a file.
+    """
+    if name == IDEAL.id:
+        return IDEAL
+    by_folded = {_fold(known): known for known in engines()}
+    if _fold(name) not in by_folded:
+        raise unknown_name("engine", name, engines())
+    known = by_folded[_fold(name)]
+    text = (files("specmodel") / "hardware" / "engines" / f"{known}.toml").read_text(encoding="utf-8")
+    table = tomllib.loads(text)
+    times = {key: entry["value"] for key, entry in table.pop("times").items()}
+    return EngineTime(id=known, **times, **table)
 
 
 def models() -> list[str]:

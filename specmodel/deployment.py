@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specmodel import catalog, checks, passes
+from specmodel.engine import IDEAL, EngineTime
 from specmodel.errors import InputError
 from specmodel.model import Model, Totals
 from specmodel.roofline import FIDELITIES, Datasheet, PassTime, Textbook, Timing
 from specmodel.units import show_bytes
 
 if TYPE_CHECKING:
+    from specmodel.constants import Calibration
     from specmodel.device import Device
     from specmodel.units import Numeric
 
@@ -47,6 +49,7 @@ class Deployment:
     timing: Timing
     split: passes.Split
     memory_fraction: float
+    engine: EngineTime
     assumptions: tuple[str, ...]
     warnings: tuple[str, ...]
 
@@ -59,6 +62,22 @@ class Deployment:
         return self.timing.time(
             passes.forward_pass(self.model, batch=batch, context=context, width=width, split=self.split)
         )
+
+    def plain_seconds(self, batch: Numeric, context: Numeric) -> Numeric:
+        """One plain decode step, engine time included. [s]"""
+        engine = self.engine
+        return (
+            self.pass_time(batch, context).seconds + engine.target_pass_s + engine.gpu_pass_s * (self.tp - 1)
+        )
+
+    def verify_seconds(self, batch: Numeric, context: Numeric, width: Numeric) -> Numeric:
+        """One verification pass of `width` positions, with the engine's time of a pass and of a round. [s]"""
+        engine, sequences = self.engine, np.asarray(batch)
+        fixed: Numeric = engine.target_pass_s + engine.gpu_pass_s * (self.tp - 1) + engine.round_s
+        per_batch: Numeric = engine.sequence_s * sequences + engine.position_s * sequences * (
+            np.asarray(width) - 1
+        )
+        return self.pass_time(batch, context, width).seconds + fixed + per_batch
 
     @property
     def tp(self) -> int:
@@ -105,6 +124,7 @@ class Deployment:
             "weight_bytes": self.model.weight_bytes,
             "kv_bytes_per_token": self.model.kv_bytes_per_token * self.split.kv_scale,
             "memory_fraction": self.memory_fraction,
+            "engine": self.engine.id,
         }
 
     def speedups(
@@ -120,8 +140,8 @@ class Deployment:
         """Speedup for every (k, batch, context), broadcast; `tokens` holds tokens per round by k."""
         from specmodel.rounds import round_cost
 
-        plain = self.pass_time(batch, context).seconds
-        verify = self.pass_time(batch, context, np.asarray(k) + 1).seconds
+        plain = self.plain_seconds(batch, context)
+        verify = self.verify_seconds(batch, context, np.asarray(k) + 1)
         cost = round_cost(np.asarray(k), draft_cost=draft_cost, verify_ratio=verify / plain, charge=charge)
         yielded: Numeric = tokens[np.asarray(k)]
         return yielded / cost
@@ -135,12 +155,14 @@ def deploy(
     kv: str | None = None,
     tp: int = 1,
     ep: int = 1,
-    kv_reread: float = 1.0,
+    kv_reread: float | None = None,
     fidelity: str | None = None,
     memory_fraction: float | None = None,
     kv_bytes_per_token: float | None = None,
     attention_flops: bool = False,
     flops_fraction: float | None = None,
+    engine: str | EngineTime = IDEAL.id,
+    calibration: Calibration | str | None = None,
 ) -> Deployment:
     """Resolve names, check ranges and say what was assumed.
 
@@ -151,21 +173,20 @@ def deploy(
     """
     asked = catalog.model(model, weights=weights, kv=kv) if isinstance(model, str) else model
     machine = catalog.device(device) if isinstance(device, str) else device
-    level = checks.choice("fidelity", fidelity or "textbook", FIDELITIES)
     share = machine.usable_memory_fraction if memory_fraction is None else memory_fraction
     checks.real("memory fraction", share, low=0.0, high=1.0, above=True)
     scale = 1.0
     if kv_bytes_per_token is not None:
         given = checks.real("kv bytes per token", kv_bytes_per_token, low=1.0, high=1e9)
         scale = given / asked.kv_bytes_per_token
-    split = passes.Split(tp=tp, ep=ep, kv_reread=kv_reread, kv_scale=scale)
-    timing: Timing
-    if level == "textbook":
-        timing = Textbook(machine, fraction=flops_fraction, attention_flops=attention_flops)
-    else:
-        if isinstance(asked, Totals):
-            raise InputError("fidelity", level, f"{asked.name} is given as totals: only textbook applies")
-        timing = Datasheet(machine)
+    charged = catalog.engine(engine) if isinstance(engine, str) else engine
+    reads = charged.kv_reread if kv_reread is None else kv_reread
+    if isinstance(calibration, str):
+        from specmodel.calibration_files import read_calibration
+
+        calibration = read_calibration(calibration)
+    split = passes.Split(tp=tp, ep=ep, kv_reread=reads, kv_scale=scale)
+    timing = _timing(asked, machine, fidelity, charged, calibration, flops_fraction, attention_flops)
     notes = asked.notes if isinstance(asked, (Model, Totals)) else ()
     return Deployment(
         model=asked,
@@ -173,11 +194,12 @@ def deploy(
         timing=timing,
         split=split,
         memory_fraction=share,
+        engine=charged,
         assumptions=(
             f"{asked.name} {_formats(asked)} on {f'{tp} x ' if tp > 1 else ''}{machine.id}",
-            f"fidelity {level}: {_level_words(timing)}",
+            f"fidelity {timing.fidelity}: {_level_words(timing)}",
             f"{share:g} of {show_bytes(tp * machine.memory_bytes)} usable",
-            "no engine time",
+            "no engine time" if charged.is_ideal else f"engine time of {charged.name}",
             *notes,
         ),
         warnings=tuple(machine.warnings),
@@ -190,9 +212,41 @@ def _formats(model: Model | Totals) -> str:
     return f"with {model.precision.weights.name} weights and {model.precision.kv.name} KV"
 
 
+def _timing(
+    model: Model | Totals,
+    device: Device,
+    fidelity: str | None,
+    engine: EngineTime,
+    calibration: Calibration | None,
+    flops_fraction: float | None,
+    attention_flops: bool,
+) -> Timing:
+    """The timing asked for; by default the best there is: calibrated where constants exist, else datasheet."""
+    if fidelity is not None:
+        checks.choice("fidelity", fidelity, FIDELITIES)
+    if isinstance(model, Totals):
+        if fidelity not in (None, "textbook"):
+            raise InputError("fidelity", fidelity, f"{model.name} is given as totals: only textbook applies")
+        fidelity = "textbook"
+    if fidelity == "textbook":
+        return Textbook(device, fraction=flops_fraction, attention_flops=attention_flops)
+    if fidelity == "datasheet":
+        return Datasheet(device)
+    from specmodel.calibrated import Calibrated
+
+    try:
+        return Calibrated(device, framework=engine.framework or None, calibration=calibration)
+    except InputError:
+        if fidelity == "calibrated":
+            raise
+        return Datasheet(device)
+
+
 def _level_words(timing: Timing) -> str:
     if isinstance(timing, Textbook):
         share = "peak" if timing.fraction == 1.0 else f"{timing.fraction:g} of peak"
         attention = "with" if timing.attention_flops else "without"
         return f"one roofline over the whole step, arithmetic at {share}, {attention} attention FLOPs"
-    return "one roofline per kernel, at datasheet rates"
+    if isinstance(timing, Datasheet):
+        return "one roofline per kernel, at datasheet rates"
+    return "one time per kernel, with constants fitted to measured kernels"

@@ -44,9 +44,9 @@ class Precision:
         return self.parts.get(part, self.weights)
 
 
-def uniform(weights: NumberFormat, kv: NumberFormat, base: NumberFormat | None = None) -> Precision:
-    """Weights in one format, with the parts that usually stay 16-bit left in ``base`` when it is narrower."""
-    sixteen = base or number_format("bf16")
+def uniform(weights: NumberFormat, kv: NumberFormat) -> Precision:
+    """Weights in one format; where it is narrower than 16 bit, the parts that usually stay so do."""
+    sixteen = number_format("bf16")
     if weights.bits >= sixteen.bits:
         return Precision(weights, MappingProxyType({}), kv)
     return Precision(weights, MappingProxyType(dict.fromkeys(SIXTEEN_BIT, sixteen)), kv)

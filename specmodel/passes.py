@@ -89,7 +89,7 @@ def forward_pass(
     layout = split or Split()
     if isinstance(model, Totals):
         return [_whole_pass(model, batch, context, width, layout)]
-    builder = _Pass(model, batch, context, width, layout)
+    builder = PassBuilder(model, batch, context, width, layout)
     kernels: list[Kernel] = []
     for count, layer in model.architecture.layers:
         kernels += builder.layer(layer, count)
@@ -119,7 +119,7 @@ def _reads(width: Numeric, kv_reread: float) -> Numeric:
 
 
 @dataclass(frozen=True, slots=True)
-class _Pass:
+class PassBuilder:
     """Sizes shared by the kernels of one pass."""
 
     model: Model
@@ -133,7 +133,7 @@ class _Pass:
         return self.batch * self.width
 
     def layer(self, layer: Layer, count: int) -> list[Kernel]:
-        hidden, tp = self.model.architecture.hidden, self.split.tp
+        hidden = self.model.architecture.hidden
         kernels: list[Kernel] = []
         if layer.mixer is not None:
             mixer = layer.mixer
@@ -150,22 +150,17 @@ class _Pass:
             if isinstance(layer.feed_forward, Experts):
                 kernels.append(self.experts(layer.feed_forward, count))
         halves = (layer.mixer is not None) + (layer.feed_forward is not None)
+        return kernels + self.around(count * halves, hidden)
+
+    def around(self, halves: int, hidden: int) -> list[Kernel]:
+        """What comes with every mixer and every feed-forward: norms and the like, and an all-reduce."""
         moved = SMALL_TRAFFIC * self.tokens * hidden * ACTIVATION_BYTES
-        kernels.append(
-            Kernel(
-                "norms, rotary, gate",
-                "small",
-                count * halves * SMALL_KERNELS_PER_LAYER // 2,
-                activation_bytes=moved,
-            )
-        )
-        if tp > 1:
+        small = halves * SMALL_KERNELS_PER_LAYER // 2
+        kernels = [Kernel("norms, rotary, gate", "small", small, activation_bytes=moved)]
+        if self.split.tp > 1:
             message = self.tokens * hidden * ACTIVATION_BYTES
-            kernels.append(
-                Kernel(
-                    "all-reduce", "allreduce", count * halves, activation_bytes=message, shape={"gpus": tp}
-                )
-            )
+            shape: dict[str, Numeric] = {"gpus": self.split.tp, "m": self.tokens}
+            kernels.append(Kernel("all-reduce", "allreduce", halves, activation_bytes=message, shape=shape))
         return kernels
 
     def gemm(self, matrix: Matrix, count: int) -> Kernel:
@@ -208,6 +203,7 @@ class _Pass:
             format=kv.name,
             shape={
                 "sequences": self.batch,
+                "heads": heads,
                 "kv_heads": max(1, kv_heads),
                 "held": held,
                 "queries": self.width,

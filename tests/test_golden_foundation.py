@@ -19,6 +19,7 @@ from specmodel.acceptance import Geometric, ceiling, expected_tokens, round_law,
 from specmodel.architecture import Attention
 from specmodel.deployment import Deployment, kv_budget_bytes, sequences_that_fit
 from specmodel.device import Device
+from specmodel.engine import IDEAL
 from specmodel.formats import custom_format, weight_bytes, weight_stream_tokens_per_second
 from specmodel.model import Totals
 from specmodel.passes import Split
@@ -49,7 +50,7 @@ def deployment(i: Inputs, kv_gb: float | None = None) -> Deployment:
     )
     cache = i["kv_gb_per_seq"] if kv_gb is None else kv_gb
     totals = Totals("lecture", i["weight_gb"] * GB, i["gflop"] * 1e9, cache * GB)
-    return Deployment(totals, device, Textbook(device), Split(), 0.95, (), ())
+    return Deployment(totals, device, Textbook(device), Split(), 0.95, IDEAL, (), ())
 
 
 def terms_ms(i: Inputs, batch: int, k: int, kv_gb: float | None = None) -> tuple[float, float]:

@@ -11,7 +11,6 @@ from specmodel.acceptance import MAX_K
 from specmodel.answers.common import (
     DEFAULT_ALPHA,
     DEFAULT_DRAFT_COST,
-    NO_ENGINE,
     charge_words,
     trust,
     verify_ratios,
@@ -101,7 +100,6 @@ def breakeven(
             "charge": charge,
             "max_k": max_k,
             "fidelity": setting.timing.fidelity,
-            "engine": NO_ENGINE,
         },
         context=context,
         k="best" if k is None else k,

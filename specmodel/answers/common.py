@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
 DEFAULT_ALPHA = 0.8
 DEFAULT_DRAFT_COST = 0.15
-NO_ENGINE = "ideal"  # no engine time is charged
 
 
 def verify_ratios(deployment: Deployment, batch: int, context: int, max_k: int) -> list[float]:
@@ -22,8 +21,8 @@ def verify_ratios(deployment: Deployment, batch: int, context: int, max_k: int) 
     checks.whole("batch", batch, low=1, high=MAX_BATCH)
     checks.whole("ctx", context, low=1, high=MAX_CONTEXT)
     widths = np.arange(1, max_k + 2)
-    times = np.asarray(deployment.pass_time(batch, context, widths).seconds) * np.ones(widths.size)
-    return [float(ratio) for ratio in times / float(deployment.pass_time(batch, context).seconds)]
+    times = np.asarray(deployment.verify_seconds(batch, context, widths)) * np.ones(widths.size)
+    return [float(ratio) for ratio in times / float(deployment.plain_seconds(batch, context))]
 
 
 def charge_words(charge: str, cost: float) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from specmodel import checks, rounds
 from specmodel.acceptance import MAX_K
-from specmodel.answers.common import NO_ENGINE, charge_words, trust, verify_ratios
+from specmodel.answers.common import charge_words, trust, verify_ratios
 from specmodel.result import Result
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def optimize(
             "k": k,
             "max_k": max_k,
             "fidelity": "formula" if deployment is None else deployment.timing.fidelity,
-            "engine": NO_ENGINE,
+            "engine": "ideal",
             **({} if deployment is None else {**deployment.describe(), "batch": batch, "context": context}),
         },
         best=top,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from specmodel import checks, roofline
 from specmodel.acceptance import MAX_K
-from specmodel.answers.common import NO_ENGINE, trust
+from specmodel.answers.common import trust
 from specmodel.deployment import MAX_BATCH, MAX_CONTEXT, deploy
 from specmodel.result import Result
 from specmodel.roofline import KernelTime, PassTime
@@ -89,7 +89,6 @@ def step(
             "pass": "plain" if k == 0 else "verify",
             "fidelity": setting.timing.fidelity,
             "charge": None,
-            "engine": NO_ENGINE,
         },
         seconds=seconds,
         bound=taken.bound,

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ..errors import InputError
+
 if TYPE_CHECKING:
     from ..model import Model, Totals
 
@@ -41,7 +43,9 @@ def find_model(
     """
     if isinstance(source, Mapping):
         return from_config(source, name or "config", "config").with_precision(weights, kv)
-    path = Path(source).expanduser()
+    if not str(source).strip():
+        raise InputError("model", source, "a name or a path is expected")
+    path = Path(source)
     if _exists(path):
         from . import files
 
@@ -66,7 +70,6 @@ def load(
     name: str | None = None,
 ) -> Model:
     """As ``find_model``, for callers that need an architecture: a model given as totals is refused."""
-    from ..errors import InputError
     from ..model import Model
 
     found = find_model(source, weights, kv, name)
@@ -84,7 +87,6 @@ def _exists(path: Path) -> bool:
 
 def _refuse_name(text: str) -> NoReturn:
     """No file and no known name: say which of the two it was taken for."""
-    from ..errors import InputError
     from . import catalogue
 
     if any(mark in text for mark in "/\\") or text.endswith((".json", ".gguf", ".safetensors")):

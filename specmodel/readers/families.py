@@ -63,6 +63,7 @@ class Family:
     tied : ``tie_word_embeddings`` where absent.
     mtp_keys, mtp_default : where the number of MTP modules is, and their number where it is absent.
     mtp_confirmed : False where the config announces modules that published weights do not hold.
+    unread : keys of other layer kinds that these configs hold without meaning.
     defaults : the class defaults of keys that published configs leave out.
     unverified : why figures were not checked against a published count.
     """
@@ -79,6 +80,7 @@ class Family:
     mtp_keys: tuple[str, ...] = ("num_nextn_predict_layers",)
     mtp_default: int = 0
     mtp_confirmed: bool = True
+    unread: tuple[str, ...] = ()
     defaults: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     unverified: str = ""
 
@@ -142,9 +144,18 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "glm_moe_dsa": _DEEPSEEK,
         "minimax_text_01": Family(_own(hybrids.minimax_text)),
         "nemotron_h": Family(_own(hybrids.nemotron_h)),
-        "mimo_v2_flash": Family(_own(hybrids.mimo_v2), unverified=_NOT_COUNTED),
+        "mimo_v2_flash": Family(
+            _own(hybrids.mimo_v2), unread=("attention_chunk_size",), unverified=_NOT_COUNTED
+        ),
         "gemma4": Family(_own(hybrids.gemma4), tied=True, unverified=_NOT_COUNTED),
         "gemma4_text": Family(_own(hybrids.gemma4), tied=True, unverified=_NOT_COUNTED),
+        "gemma": Family(tied=True, unverified=_NOT_COUNTED),
+        "qwen2_moe": replace(_QWEN2, feed=feeds.qwen, unverified=_NOT_COUNTED),
+        "qwen2_vl": replace(_QWEN2, unverified=_NOT_COUNTED),
+        "qwen2_5_vl": replace(_QWEN2, unverified=_NOT_COUNTED),
+        "qwen2_5_vl_text": replace(_QWEN2, unverified=_NOT_COUNTED),
+        "qwen3_vl_text": replace(_QWEN3, unverified=_NOT_COUNTED),
+        "qwen3_vl_moe_text": replace(_QWEN3_MOE, unverified=_NOT_COUNTED),
     }
 )
 

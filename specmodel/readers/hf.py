@@ -11,6 +11,7 @@ from ..errors import InputError
 from ..mixers import LinearAttention
 from .families import FAMILIES, REFUSED, UNKNOWN, Family
 from .fields import Fields
+from .json_file import shown
 
 WRAPPED_UNDER = ("text_config", "llm_config", "language_config")
 """Where multimodal wrappers keep the decoder; the rest of the wrapper is not sized."""
@@ -24,6 +25,7 @@ STRUCTURAL = (
     "moe_num_experts",
     "num_moe_experts",
     "moe_intermediate_size",
+    "moe_latent_size",
     "kv_lora_rank",
     "q_lora_rank",
     "qk_rope_head_dim",
@@ -90,11 +92,9 @@ def _family(fields: Fields) -> tuple[str, Family]:
 
 def _refuse_unread_structure(fields: Fields, family: Family, name: str) -> None:
     """Refuse keys of experts, latent or linear attention that this family's rules do not read."""
-    if family.unverified and family is not UNKNOWN:
-        return
     for key in STRUCTURAL:
         value = fields.values.get(key)
-        if not value or key in fields.read:
+        if not value or key in fields.read or key in family.unread:
             continue
         if family is UNKNOWN:
             allowed = f"refused: what it means in model_type {name!r} is not known here"
@@ -114,7 +114,7 @@ def _refuse_unknown_kind(fields: Fields, name: str) -> None:
         marked = any(mark in lowered for mark in ("expert", "lora_rank", "mamba", "ssm_", "linear_attn"))
         if marked and fields.values[key]:
             allowed = f"refused: what it means in model_type {name!r} is not known here"
-            raise fields.error(key, fields.values[key], allowed)
+            raise fields.error(shown(key), fields.values[key], allowed)
     window = fields.optional("sliding_window", high=10**10)
     context = fields.optional("max_position_embeddings")
     used = fields.flag("use_sliding_window", True) and fields.values.get("layer_types") is None

@@ -49,11 +49,15 @@ def fetch(hub_id: str) -> Model:
         for name in _BESIDE:
             try:
                 hf_hub_download(hub_id, name)
+            except errors.LocalEntryNotFoundError:
+                raise
             except errors.EntryNotFoundError:
                 continue
     except errors.RepositoryNotFoundError:
         allowed = "not in the catalogue, and the hub has no such model (or not without a token)"
         raise InputError("model", hub_id, allowed) from None
+    except errors.LocalEntryNotFoundError:
+        raise InputError("model", hub_id, "not in the catalogue, and the hub cannot be reached") from None
     except errors.EntryNotFoundError:
         raise InputError("model", hub_id, "the hub has this model, without a config.json") from None
     except (errors.HfHubHTTPError, OSError, ValueError) as error:

@@ -131,7 +131,7 @@ def gemma4(fields: Fields, layers: int, hidden: int) -> list[Layer]:
     by_kind = {"full_attention": full, "sliding_attention": sliding}
     found: list[Layer] = []
     for kind in kinds:
-        if kind not in by_kind:
+        if not isinstance(kind, str) or kind not in by_kind:
             raise fields.error("layer_types", kind, "full_attention or sliding_attention in this family")
         found.append(Layer(by_kind[kind], feed_forward, 4 * hidden))
     return found

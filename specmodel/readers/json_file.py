@@ -10,6 +10,13 @@ from ..errors import InputError
 
 CONFIG_LIMIT_BYTES = 16 * 2**20
 INDEX_LIMIT_BYTES = 64 * 2**20
+DEPTH_LIMIT = 64
+
+
+def shown(name: str) -> str:
+    """A name out of a file, fit for one line: no control characters, at most 80 long."""
+    plain = "".join(mark if mark.isprintable() else "?" for mark in name[:81])
+    return plain if len(plain) <= 80 else plain[:77] + "..."
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -19,9 +26,24 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for key, value in pairs:
             if key in seen:
-                raise InputError(key, value, "given twice in one JSON object; keep one")
+                raise InputError(shown(key), value, "given twice in one JSON object; keep one")
             seen.add(key)
     return found
+
+
+def _is_too_deep(found: object) -> bool:
+    """Whether objects and lists are nested past the limit."""
+    level = [found]
+    for _ in range(DEPTH_LIMIT):
+        level = [
+            inner
+            for holder in level
+            if isinstance(holder, (dict, list))
+            for inner in (holder.values() if isinstance(holder, dict) else holder)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def read_text(path: Path, limit_bytes: int = CONFIG_LIMIT_BYTES, field: str = "model") -> str:
@@ -70,6 +92,8 @@ def parse_object(text: str, where: str, field: str = "model") -> dict[str, Any]:
         raise InputError(field, where, "nested too deeply for a config") from None
     except ValueError as error:
         raise InputError(field, where, f"not JSON: {error}") from None
+    if _is_too_deep(found):
+        raise InputError(field, where, "nested too deeply for a config")
     if not isinstance(found, dict):
         raise InputError(field, where, f"holds a {type(found).__name__}; a JSON object is expected")
     return found

@@ -60,7 +60,8 @@ def _whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
 
 
-def _stored(name: str, entry: Any, where: str) -> Stored:
+def _stored(tensor: str, entry: Any, where: str) -> Stored:
+    name = json_file.shown(tensor)
     if not isinstance(entry, dict):
         raise InputError(name, entry, f"dtype, shape and data_offsets are expected ({where})")
     dtype, shape, offsets = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
@@ -75,7 +76,7 @@ def _stored(name: str, entry: Any, where: str) -> Stored:
     if size != -(-elements * _BITS[dtype] // 8):
         allowed = f"must span the {elements} elements of {dtype} in its shape ({where})"
         raise InputError(f"{name}.data_offsets", offsets, allowed)
-    return Stored(name, size, elements)
+    return Stored(tensor, size, elements)
 
 
 @dataclass(frozen=True, slots=True)

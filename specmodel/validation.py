@@ -1,0 +1,219 @@
+"""Predicted against measured, row by row: `validate`.
+
+Every row of every table is predicted with the constants that would be used for that device, format and framework, or
+listed with the reason why not. The error of a plain datasheet roofline stands beside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files as package_files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from specmodel.constants import Calibration
+from specmodel.errors import InputError
+from specmodel.kernel_tables import Table, read_table
+from specmodel.result import Result
+from specmodel.table_devices import by_device
+from specmodel.table_predictions import Predictions, predict
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+    from numpy.typing import NDArray
+
+    from specmodel.device import Device
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Of predicted / measured - 1 over the rows that could be predicted; None where there are none."""
+
+    median_abs_error: float | None
+    mean_abs_error: float | None
+    bias: float | None  # median of the signed error
+
+
+@dataclass(frozen=True, slots=True)
+class GroupErrors(Errors):
+    """The same for the rows of one device, kind of kernel and format."""
+
+    device: str
+    kind: str
+    format: str
+    rows: int
+    predicted_rows: int
+    datasheet_median_abs_error: float | None
+    default_rows: int  # predicted with constants of a family, not of the device
+
+
+@dataclass(frozen=True, slots=True)
+class FileErrors(Errors):
+    """One file, or one device of a file that has several kinds of rows."""
+
+    file: str
+    kind: str
+    rows: int
+    predicted_rows: int
+    datasheet_median_abs_error: float | None
+    groups: tuple[GroupErrors, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One measurement; `predicted` is None where `reason` says why."""
+
+    file: str
+    row: int
+    id: str | None
+    unit: str
+    measured: float
+    predicted: float | None
+    low: float | None
+    high: float | None
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationReport(Result):
+    """What `validate` found.
+
+    Attributes
+    ----------
+    files : tuple of FileErrors
+        In the order given.
+    rows : tuple of Row or None
+        Every row, where asked for.
+    problems : tuple of str
+        Files refused and rows set aside, one line each.
+    """
+
+    files: tuple[FileErrors, ...]
+    rows: tuple[Row, ...] | None
+    problems: tuple[str, ...]
+
+
+def validate(
+    files: Sequence[str | Path | Traversable] | None = None,
+    *,
+    device: str | Device | None = None,
+    rows: bool = False,
+    framework: str | None = None,
+    calibration: Calibration | None = None,
+) -> ValidationReport:
+    """Compare predictions with measured tables.
+
+    Parameters
+    ----------
+    files : sequence of paths, optional
+        CSV tables as kernel_tables.py reads them; the measured set that ships when left out.
+    device : str or Device, optional
+        What was measured, for files that do not say.
+    rows : bool
+        Whether to list every row.
+    framework : str, optional
+        Whose constants to use for rows that name none; pooled constants by default.
+    calibration : Calibration, optional
+        Constants to prefer to the shipped ones.
+
+    Raises
+    ------
+    InputError
+        Where no file could be read, or a device is unknown: the first problem, in one line.
+    """
+    problems: list[str] = []
+    summaries: list[FileErrors] = []
+    listed: list[Row] = []
+    first: InputError | None = None
+    for file in shipped_tables() if files is None else files:
+        try:
+            table = read_table(file)
+            parts = list(by_device(table, device))
+        except InputError as error:
+            first = first or error
+            problems.append(str(error))
+            continue
+        problems += table.problems
+        found = []
+        for part in parts:
+            problems += [part.reason] if part.mistake else []
+            found.append(predict(part, calibration or Calibration(()), framework))
+        summaries.append(_summary(table, found))
+        if rows:
+            listed += sorted((row for one in found for row in _rows(one)), key=lambda row: row.row)
+    if not summaries:
+        raise first or InputError("file", "none", "give at least one table of measured times")
+    return ValidationReport(tuple(summaries), tuple(listed) if rows else None, tuple(problems))
+
+
+def shipped_tables() -> list[Traversable]:
+    """The measured set that ships with the package, in order of name."""
+    folder = package_files("specmodel.hardware") / "measured"
+    return sorted(
+        (file for file in folder.iterdir() if file.name.endswith(".csv")), key=lambda file: file.name
+    )
+
+
+def _summary(table: Table, found: Sequence[Predictions]) -> FileErrors:
+    errors = np.concatenate([one.seconds / one.measured - 1.0 for one in found])
+    sheet = np.concatenate([one.datasheet / one.measured - 1.0 for one in found])
+    groups = tuple(group for one in found for group in _groups(one))
+    return FileErrors(
+        **_scores(errors),
+        file=table.file,
+        kind=table.kind,
+        rows=len(errors),
+        predicted_rows=int(np.isfinite(errors).sum()),
+        datasheet_median_abs_error=_scores(sheet)["median_abs_error"],
+        groups=groups,
+    )
+
+
+def _groups(found: Predictions) -> Iterator[GroupErrors]:
+    for kind, label in sorted(set(zip(found.kinds, found.formats, strict=True))):
+        chosen = np.array([(k, f) == (kind, label) for k, f in zip(found.kinds, found.formats, strict=True)])
+        errors = (found.seconds / found.measured - 1.0)[chosen]
+        yield GroupErrors(
+            **_scores(errors),
+            device=found.device,
+            kind=kind,
+            format=label,
+            rows=len(errors),
+            predicted_rows=int(np.isfinite(errors).sum()),
+            datasheet_median_abs_error=_scores((found.datasheet / found.measured - 1.0)[chosen])[
+                "median_abs_error"
+            ],
+            default_rows=int(found.default[chosen].sum()),
+        )
+
+
+def _scores(errors: NDArray[np.float64]) -> Mapping[str, float | None]:
+    known = errors[np.isfinite(errors)]
+    if not len(known):
+        return {"median_abs_error": None, "mean_abs_error": None, "bias": None}
+    return {
+        "median_abs_error": float(np.median(np.abs(known))),
+        "mean_abs_error": float(np.abs(known).mean()),
+        "bias": float(np.median(known)),
+    }
+
+
+def _rows(found: Predictions) -> Iterator[Row]:
+    scale = found.unit_seconds
+    for at in range(len(found.measured)):
+        known = bool(np.isfinite(found.seconds[at]))
+        yield Row(
+            file=found.table.file,
+            row=int(found.table.lines[at]),
+            id=str(found.table.texts["id"][at]) or None,
+            unit=found.table.unit,
+            measured=float(found.measured[at] / scale),
+            predicted=float(found.seconds[at] / scale) if known else None,
+            low=float(found.low[at] / scale) if known else None,
+            high=float(found.high[at] / scale) if known else None,
+            reason=None if known else found.reasons[at],
+        )
