@@ -134,19 +134,34 @@ FlopsFraction = Annotated[
 ]
 
 
-def rates(text: str | None) -> list[float] | None:
+Draft = Annotated[
+    str | None,
+    typer.Option(
+        "--draft", help="A method (eagle3, mtp, lookup, sparse-self:512, ...), a model id, or a path."
+    ),
+]
+CalibrationFile = Annotated[
+    str | None,
+    typer.Option(
+        "--calibration", help="Constants that `specmodel calibrate` wrote, preferred to the shipped."
+    ),
+]
+
+
+def numbers(field: str, text: str) -> list[float]:
     """The numbers of a comma-separated list."""
-    if text is None:
-        return None
-    numbers = []
+    found = []
     for part in text.split(","):
         try:
-            numbers.append(float(part))
+            found.append(float(part))
         except ValueError:
-            raise InputError(
-                "acceptance", part.strip(), "must be numbers from 0 to 1, separated by commas"
-            ) from None
-    return numbers
+            raise InputError(field, part.strip(), "must be numbers separated by commas") from None
+    return found
+
+
+def rates(text: str | None) -> list[float] | None:
+    """The acceptance list, where one was given."""
+    return None if text is None else numbers("acceptance", text)
 
 
 def depth(text: str) -> int | None:

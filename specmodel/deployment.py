@@ -5,12 +5,12 @@ The door through which every command and every Python verb enters: names become 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specmodel import catalog, checks, passes
+from specmodel import catalog, checks, ledger, passes
 from specmodel.engine import IDEAL, EngineTime
 from specmodel.errors import InputError
 from specmodel.model import Model, Totals
@@ -20,6 +20,8 @@ from specmodel.units import show_bytes
 if TYPE_CHECKING:
     from specmodel.constants import Calibration
     from specmodel.device import Device
+    from specmodel.ledger import Draft as LedgerDraft
+    from specmodel.ledger import Memory
     from specmodel.units import Numeric
 
 DEFAULT_MODEL = "llama-3.1-8b"
@@ -27,17 +29,6 @@ DEFAULT_DEVICE = "h100-sxm"
 DEFAULT_CONTEXT = 1024
 MAX_CONTEXT = 100_000_000  # longer than any model reads; stops slips such as bytes given for tokens
 MAX_BATCH = 1_000_000
-
-
-def kv_budget_bytes(memory_bytes: float, fraction: float, weight_bytes: float) -> float:
-    """What is left for KV caches once the weights lie in the usable share of memory; 0 where they do not fit. [B]"""
-    return max(0.0, fraction * memory_bytes - weight_bytes)
-
-
-def sequences_that_fit(budget_bytes: float, bytes_per_sequence: float) -> int:
-    """Whole sequences that a KV budget holds."""
-    checks.real("bytes per sequence", bytes_per_sequence, low=0.0, above=True)
-    return min(MAX_BATCH, int(checks.real("budget", budget_bytes, low=0.0) / bytes_per_sequence))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,34 +74,39 @@ class Deployment:
     def tp(self) -> int:
         return self.split.tp
 
-    def kv_bytes(self, context: int) -> float:
-        """KV cache and constant state of one sequence, all GPUs together. [B]"""
-        if isinstance(self.model, Totals):
-            return self.model.kv_bytes_per_token * context * self.split.kv_scale
-        return float(self.model.kv_bytes(context)) * self.split.kv_scale + self.model.state_bytes()
-
-    def memory_limit_batch(self, context: int) -> int:
-        """The most sequences of `context` cached tokens that fit beside the weights; 0 when none does."""
-        return sequences_that_fit(self.kv_budget(), self.kv_bytes(context))
-
-    def kv_budget(self) -> float:
-        """Memory left for KV caches. [B]"""
-        return kv_budget_bytes(
-            self.tp * self.device.memory_bytes, self.memory_fraction, self.model.weight_bytes
+    def memory(
+        self,
+        context: int,
+        *,
+        batch: int = 1,
+        width: int = 1,
+        draft: LedgerDraft | None = None,
+        draft_tp: int | None = None,
+        reserve_bytes: float | None = None,
+    ) -> Memory:
+        """The memory ledger: what each GPU keeps, whether it fits, and the largest batch that does."""
+        return ledger.memory(
+            self.model,
+            memory_bytes=self.device.memory_bytes,
+            context=context,
+            batch=batch,
+            width=width,
+            tp=self.tp,
+            draft=draft,
+            draft_tp=draft_tp,
+            engine=self.engine.id if self.engine.id in ledger.ENGINE_RULES else IDEAL.id,
+            memory_fraction=self.memory_fraction,
+            reserve_bytes=reserve_bytes,
         )
+
+    def memory_limit_batch(self, context: int, width: int = 1) -> int:
+        """The most sequences of `context` cached tokens that fit, `width` positions verified each; 0 when none does."""
+        return min(MAX_BATCH, self.memory(context, width=width).max_batch)
 
     def why_nothing_fits(self, context: int) -> str:
         """The sentence for a batch limit of 0."""
-        usable = self.tp * self.memory_fraction * self.device.memory_bytes
-        if self.kv_budget() == 0.0:
-            return (
-                f"does not fit: the weights take {show_bytes(self.model.weight_bytes)}, "
-                f"{show_bytes(self.model.weight_bytes - usable)} more than the {show_bytes(usable)} usable"
-            )
-        return (
-            f"does not fit: one sequence of {context:,} tokens takes {show_bytes(self.kv_bytes(context))}, "
-            f"{show_bytes(self.kv_bytes(context) - self.kv_budget())} more than is left beside the weights"
-        )
+        short = show_bytes(self.memory(context).short_bytes)
+        return f"does not fit: one sequence of {context:,} tokens beside the weights lacks {short} per GPU"
 
     def describe(self) -> dict[str, object]:
         """What was asked, for the answer's `inputs`."""
@@ -122,7 +118,7 @@ class Deployment:
             "weights": None if precision is None else precision.weights.name,
             "kv": None if precision is None else precision.kv.name,
             "weight_bytes": self.model.weight_bytes,
-            "kv_bytes_per_token": self.model.kv_bytes_per_token * self.split.kv_scale,
+            "kv_bytes_per_token": self.model.kv_bytes_per_token,
             "memory_fraction": self.memory_fraction,
             "engine": self.engine.id,
         }
@@ -175,17 +171,15 @@ def deploy(
     machine = catalog.device(device) if isinstance(device, str) else device
     share = machine.usable_memory_fraction if memory_fraction is None else memory_fraction
     checks.real("memory fraction", share, low=0.0, high=1.0, above=True)
-    scale = 1.0
     if kv_bytes_per_token is not None:
-        given = checks.real("kv bytes per token", kv_bytes_per_token, low=1.0, high=1e9)
-        scale = given / asked.kv_bytes_per_token
+        asked = _with_cache(asked, checks.real("kv bytes per token", kv_bytes_per_token, low=1.0, high=1e9))
     charged = catalog.engine(engine) if isinstance(engine, str) else engine
     reads = charged.kv_reread if kv_reread is None else kv_reread
     if isinstance(calibration, str):
         from specmodel.calibration_files import read_calibration
 
         calibration = read_calibration(calibration)
-    split = passes.Split(tp=tp, ep=ep, kv_reread=reads, kv_scale=scale)
+    split = passes.Split(tp=tp, ep=ep, kv_reread=reads)
     timing = _timing(asked, machine, fidelity, charged, calibration, flops_fraction, attention_flops)
     notes = asked.notes if isinstance(asked, (Model, Totals)) else ()
     return Deployment(
@@ -204,6 +198,19 @@ def deploy(
         ),
         warnings=tuple(machine.warnings),
     )
+
+
+def _with_cache(model: Model | Totals, bytes_per_token: float) -> Model | Totals:
+    """The model with a cache of so many bytes per token: the counted elements, stored in more or fewer bits."""
+    if isinstance(model, Totals):
+        return replace(model, kv_bytes_per_token=bytes_per_token)
+    if model.kv_bytes_per_token == 0.0:
+        raise InputError(
+            "kv bytes per token", bytes_per_token, f"{model.name} has no cache that grows without bound"
+        )
+    kv = model.precision.kv
+    given = replace(kv, bits=kv.bits * bytes_per_token / model.kv_bytes_per_token, source="given per token")
+    return replace(model, precision=replace(model.precision, kv=given))
 
 
 def _formats(model: Model | Totals) -> str:

@@ -109,7 +109,7 @@ def operating_range(
         max_k = min(max_k, law.max_k)
     ks = np.arange(1, max_k + 1) if k is None else np.array([k])
     tokens = np.array(expected_tokens_to(law, int(ks[-1]) if ks.size else 0))
-    limit = deployment.memory_limit_batch(context)
+    limit = deployment.memory_limit_batch(context, width=1 if k is None else k + 1)
     if limit == 0 or ks.size == 0 or ks[-1] == 0:
         whole = (Interval(1, limit, False),) if limit else ()
         depth = (DepthInterval(1, limit, 0),) if limit else ()

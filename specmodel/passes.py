@@ -40,14 +40,11 @@ class Split:
         Expert-parallel GPUs among them: each holds whole experts instead of a slice of all. Divides `tp`.
     kv_reread : float
         Times the KV cache is read in a pass of several positions; never more than the positions.
-    kv_scale : float
-        Factor on KV bytes, for a cache whose bytes per token were given by hand.
     """
 
     tp: int = 1
     ep: int = 1
     kv_reread: float = 1.0
-    kv_scale: float = 1.0
 
     def __post_init__(self) -> None:
         checks.whole("tp", self.tp, low=1, high=1024)
@@ -105,7 +102,7 @@ def _whole_pass(model: Totals, batch: Numeric, context: Numeric, width: Numeric,
         "whole pass",
         "pass",
         weight_bytes=model.weight_bytes,
-        cache_bytes=batch * context * model.kv_bytes_per_token * split.kv_scale * reads,
+        cache_bytes=batch * context * model.kv_bytes_per_token * reads,
         flops=batch * width * model.flops_per_token,
     )
 
@@ -197,7 +194,7 @@ class PassBuilder:
             "attention",
             "attention",
             count,
-            cache_bytes=self.batch * held * per_token * kv.bytes * self.split.kv_scale * reads,
+            cache_bytes=self.batch * held * per_token * kv.bytes * reads,
             activation_bytes=self.tokens * heads * (query + value) * ACTIVATION_BYTES,
             attention_flops=2.0 * self.tokens * held * heads * (query + value),
             format=kv.name,

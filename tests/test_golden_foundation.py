@@ -17,10 +17,11 @@ import pytest
 from specmodel import operating_range, roofline, rounds
 from specmodel.acceptance import Geometric, ceiling, expected_tokens, round_law, tokens_per_round
 from specmodel.architecture import Attention
-from specmodel.deployment import Deployment, kv_budget_bytes, sequences_that_fit
+from specmodel.deployment import Deployment
 from specmodel.device import Device
 from specmodel.engine import IDEAL
 from specmodel.formats import custom_format, weight_bytes, weight_stream_tokens_per_second
+from specmodel.ledger import memory
 from specmodel.model import Totals
 from specmodel.passes import Split
 from specmodel.roofline import Textbook
@@ -186,6 +187,17 @@ GEOM: dict[str, Callable[[Inputs], Any]] = {
     "geom-c-350m": ratio,
     "geom-tau-700m": ratio,
 }
+
+
+def kv_budget_bytes(card: float, fraction: float, weights: float) -> float:
+    held = Totals("lecture", weights, 1.0, 1.0)
+    return memory(held, memory_bytes=card, memory_fraction=fraction, context=1).kv_pool_bytes
+
+
+def sequences_that_fit(budget: float, bytes_per_sequence: float) -> int:
+    """One byte of weights beside the budget: a model without weights is none."""
+    held = Totals("lecture", 1.0, 1.0, bytes_per_sequence)
+    return memory(held, memory_bytes=budget + 1.0, memory_fraction=1.0, context=1).max_batch
 
 
 def roof(i: Inputs) -> tuple[float, float]:
