@@ -15,6 +15,7 @@ import numpy as np
 from specmodel import checks
 from specmodel.acceptance import MAX_K, expected_tokens_to
 from specmodel.deployment import MAX_CONTEXT, Deployment
+from specmodel.deployment import _with_cache as with_cache
 from specmodel.errors import InputError
 from specmodel.formats import number_format
 from specmodel.model import Model, Totals
@@ -51,8 +52,11 @@ class Setting:
 
     @property
     def cache_bytes(self) -> float:
-        """Cache of one sequence, all GPUs together. [B]"""
-        return self.deployment.kv_bytes(self.context)
+        """Cache and constant state of one sequence, as if on one GPU. [B]"""
+        model = self.deployment.model
+        if isinstance(model, Totals):
+            return model.kv_bytes_per_token * self.context
+        return float(model.kv_bytes(self.context)) + model.state_bytes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +114,7 @@ def kv_compression(bytes_per_token: float) -> Lever:
     checks.real("compressed kv bytes per token", bytes_per_token, low=1.0, high=1e9)
 
     def change(setting: Setting) -> Setting:
-        counted = setting.deployment.model.kv_bytes_per_token
-        if not counted > 0.0:
-            raise InputError("compressed kv bytes per token", bytes_per_token, "the model caches nothing")
-        split = replace(setting.deployment.split, kv_scale=bytes_per_token / counted)
-        return replace(setting, deployment=replace(setting.deployment, split=split))
+        return _with_model(setting, with_cache(setting.deployment.model, bytes_per_token))
 
     return Lever(f"{bytes_per_token / 1024:.4g} KiB of KV per token", "cache", change)
 

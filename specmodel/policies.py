@@ -57,7 +57,7 @@ class Surface:
         for field, values, low in (
             ("k", self.ks, 0),
             ("batch", self.batches, 1),
-            ("context", self.contexts, 0),
+            ("ctx", self.contexts, 0),
         ):
             if not values or values[0] < low or any(b <= a for a, b in pairwise(values)):
                 raise InputError(field, list(values)[:8], f"must be ascending whole numbers from {low}")
@@ -107,6 +107,17 @@ class Surface:
         if missing is not None or not batches:
             raise InputError("batches", missing, "must name at least one, each among the batches computed")
         return np.array([known[batch] for batch in batches])
+
+    def up_to(self, batch: int) -> Surface:
+        """The same for batches up to this one."""
+        count = int(np.searchsorted(np.asarray(self.batches), batch, side="right"))
+        return replace(
+            self,
+            batches=self.batches[:count],
+            speedup=self.speedup[:, :count],
+            step_seconds=self.step_seconds[:count],
+            fits=self.fits[:count],
+        )
 
     def rows(self, ks: Sequence[int] | NDArray[np.integer]) -> Ints:
         """Where these depths stand in `ks`; an InputError for one that was not computed."""
@@ -180,20 +191,29 @@ def regret(found: Surface, ks: Sequence[int] | NDArray[np.integer]) -> Floats:
     return np.where(found.fits, 1.0 - taken / found.speedup.max(axis=0), 0.0)
 
 
-def by_batch_only(found: Surface, weights: Sequence[float] | None = None) -> Ints:
-    """One depth per batch for all contexts, as engines take it: the one with the least mean regret.
+def relative(found: Surface, weights: Sequence[float] | None = None) -> Floats:
+    """Share of the best speedup that each depth reaches at each batch, mean over contexts, shape (batch, k).
 
     Parameters
     ----------
     weights : sequence of float, one per context, optional
-        Share of traffic at each context; equal by default. Contexts at which the batch does not fit do not count.
+        Share of traffic at each context; equal by default. Contexts at which the batch does not fit do not count;
+        where it fits at none, all do.
     """
     shares = np.ones(len(found.contexts)) if weights is None else np.asarray(weights, dtype=float)
-    if shares.shape != (len(found.contexts),) or not (shares >= 0).all() or not shares.sum() > 0:
-        raise InputError("weights", list(shares), "must be one share >= 0 per context, not all 0")
-    lost = 1.0 - found.speedup / found.speedup.max(axis=0)
-    mean = (lost * (found.fits * shares)).sum(axis=-1)
-    chosen: Ints = np.asarray(found.ks)[(mean <= mean.min(axis=0) + TIE).argmax(axis=0)]
+    if shares.shape != (len(found.contexts),) or not (shares >= 0).all() or not 0.0 < shares.sum() < np.inf:
+        raise InputError("weights", shares.tolist(), "must be one share >= 0 per context, not all 0")
+    counted = found.fits * shares
+    counted = np.where(counted.sum(axis=1, keepdims=True) > 0.0, counted, shares)
+    mean: Floats = (found.speedup / found.speedup.max(axis=0) * counted).sum(axis=2) / counted.sum(axis=1)
+    return mean.T
+
+
+def by_batch_only(found: Surface, weights: Sequence[float] | None = None) -> Ints:
+    """One depth per batch for all contexts, as engines take it: the one that loses least by `relative`."""
+    mean = relative(found, weights)
+    best = mean.max(axis=1, keepdims=True)
+    chosen: Ints = np.asarray(found.ks)[(mean >= best - TIE).argmax(axis=1)]
     return chosen
 
 
