@@ -19,6 +19,7 @@ COMMANDS = (
     "memory",
     "drafts",
     "tree",
+    "alpha",
     "exact",
     "derive",
     "devices",

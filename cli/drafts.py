@@ -28,6 +28,7 @@ def drafts(
     ] = None,
     alpha: options.Alpha = None,
     acceptance: options.AcceptanceList = None,
+    acceptance_from: options.AcceptanceFrom = None,
     conditional: options.Conditional = False,
     max_k: options.MaxK = rounds.DEFAULT_MAX_K,
     fidelity: options.FidelityName = None,
@@ -49,9 +50,7 @@ def drafts(
         engine=engine,
         calibration=calibration,
     )
-    law = None
-    if alpha is not None or acceptance is not None:
-        law = rounds.acceptance_from(alpha, options.rates(acceptance), conditional=conditional)
+    law = options.law(alpha, acceptance, acceptance_from, conditional=conditional)
     asked = list(names or [])
     every = asked or [*draft_methods.COMPARED, draft_model or ""]
     result = draft_methods.drafts(

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from specmodel import rounds
+from specmodel.acceptance import Geometric, PerPosition
 from specmodel.errors import InputError
+
+if TYPE_CHECKING:
+    from specmodel.acceptance import Acceptance
 
 
 def number(text: str) -> float:
@@ -39,6 +44,13 @@ AcceptanceList = Annotated[
     str | None,
     typer.Option(
         "--acceptance", help="Instead of alpha: a1,a2,... share of rounds accepting position 1, 2, ..."
+    ),
+]
+AcceptanceFrom = Annotated[
+    str | None,
+    typer.Option(
+        "--acceptance-from",
+        help="Instead of alpha: an engine's log, metrics or benchmark file; - reads a pipe.",
     ),
 ]
 Conditional = Annotated[
@@ -162,6 +174,30 @@ def numbers(field: str, text: str) -> list[float]:
 def rates(text: str | None) -> list[float] | None:
     """The acceptance list, where one was given."""
     return None if text is None else numbers("acceptance", text)
+
+
+def law(
+    alpha: float | None,
+    acceptance: str | None,
+    acceptance_from: str | None,
+    *,
+    conditional: bool = False,
+    extend: bool = False,
+) -> Acceptance | None:
+    """The acceptance that a person gave in one of its three forms; None where in none."""
+    if acceptance_from is None:
+        if alpha is None and acceptance is None:
+            return None
+        return rounds.acceptance_from(alpha, rates(acceptance), conditional=conditional, extend=extend)
+    for field, value in (("alpha", alpha), ("acceptance", acceptance)):
+        if value is not None:
+            raise InputError(field, value, "give it, or --acceptance-from, not both")
+    from specmodel import evidence
+
+    found = evidence.alpha(evidence.read(acceptance_from), describe=False).acceptance()
+    if extend and not isinstance(found, Geometric):
+        return PerPosition(found.rates, "geometric")
+    return found
 
 
 def depth(text: str) -> int | None:

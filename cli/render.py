@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
@@ -210,6 +214,19 @@ def closing(
 ) -> None:
     """What ends every answer: why, what was assumed, how far to trust it, what to mind."""
     _closing(Console(), why, assumptions, trust, warnings)
+
+
+@contextmanager
+def reading_bar() -> Iterator[Callable[[int, int | None], None]]:
+    """A bar on standard error for a long read, shown once it has taken over a second."""
+    started = monotonic()
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as shown:
+        task = shown.add_task("reading", total=None, visible=False)
+
+        def report(done: int, whole: int | None) -> None:
+            shown.update(task, completed=done, total=whole, visible=monotonic() - started > 1.0)
+
+        yield report
 
 
 def branches(label: str, children: Mapping[int, Sequence[tuple[int, str]]], at: int = -1) -> None:

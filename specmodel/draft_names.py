@@ -9,6 +9,7 @@ from specmodel import catalog
 from specmodel.draft_base import Draft
 from specmodel.draft_combined import Hybrid, Pipelined
 from specmodel.draft_heads import DraftHead
+from specmodel.draft_sources import DraftModel
 from specmodel.drafter import Drafter
 from specmodel.drafting import METHODS, draft
 from specmodel.errors import InputError, unknown_name
@@ -111,12 +112,7 @@ def _by_method(
 
 
 def _model_method(small: Model) -> Draft:
-    shape = small.architecture
-    return replace(
-        draft("draft-model"),
-        parameters=shape.parameters,
-        kv_elements_per_token=shape.kv_elements_per_token,
-    )  # type: ignore[call-arg]
+    return DraftModel(architecture=small.architecture)
 
 
 def _file_or_model(text: str, target: Model) -> Model | DraftHead:
