@@ -18,6 +18,8 @@ COMMANDS = (
     "breakeven",
     "step",
     "memory",
+    "compose",
+    "policy",
     "drafts",
     "tree",
     "alpha",
