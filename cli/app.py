@@ -13,6 +13,7 @@ from specmodel.errors import InputError, unknown_name
 
 # In the order of the help page. Each is the function of that name in the module of that name, imported when asked for.
 COMMANDS = (
+    "plan",
     "optimize",
     "breakeven",
     "step",

@@ -96,6 +96,13 @@ def test_bad_rows_of_a_csv(rows: str, message: str) -> None:
     assert alpha(found).rounds == 1
 
 
+def test_a_damaged_first_line_does_not_hide_what_the_file_is() -> None:
+    for first in ('{"draf', "cut 3}", "\x00\x01".replace("\x00", "?")):
+        found = read(io.BytesIO("\n".join([first, *[GOOD] * 200]).encode()))
+        assert (found.lost, alpha(found).rounds) == (1, 200)
+        assert found.dropped[0].line == 1
+
+
 def test_mixed_k_is_named_where_it_begins() -> None:
     text = "drafted,accepted\n3,1\n3,2\n5,2\n"
     found = alpha(read(io.BytesIO(text.encode())))
@@ -175,6 +182,25 @@ def metrics(name: str, value: str, position: str = "") -> str:
 def test_counters_that_contradict_each_other(text: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         read(io.BytesIO(text.encode()))
+
+
+def test_a_scrape_with_a_hole_is_left_out_and_the_others_stay_aligned() -> None:
+    """Counters at 1, 2, 3 and 4 times the sample; the second scrape lacks a number, the third two lines."""
+    lines = (SAMPLES / "llamacpp_metrics.txt").read_text(encoding="utf-8").splitlines()
+    lines = [line for line in lines if not line.startswith("#")]
+    scrapes = [
+        [f"{line.rsplit(' ', 1)[0]} {n * int(line.rsplit(' ', 1)[1])}" for line in lines]
+        for n in (1, 2, 3, 4)
+    ]
+    scrapes[1][0] = scrapes[1][0].rsplit(" ", 1)[0] + " NaN"
+    scrapes[2] = scrapes[2][:-2]
+    found = read(io.BytesIO("\n".join(line for scrape in scrapes for line in scrape).encode()), lenient=True)
+    assert alpha(found).rounds == 3000
+    assert alpha(found).survival == pytest.approx([0.7, 0.5, 0.35])
+    assert found.lost == 2
+    only = "\n".join([*scrapes[1], *scrapes[0]])
+    with pytest.raises(InputError, match="NaN"):
+        read(io.BytesIO(only.encode()), lenient=True)
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,8 @@ def counted(accepted: NDArray[np.int64], requests: list[str] | None, k: int = K)
 def accepted_of(rng: np.random.Generator, alphas: NDArray[np.float64], k: int = K) -> NDArray[np.int64]:
     """Accepted drafts of rounds with these alphas: tests until the first rejection."""
     passed = rng.random((alphas.size, k)) < alphas[:, None]
-    return np.cumprod(passed, axis=1).sum(axis=1).astype(np.int64)
+    accepted: NDArray[np.int64] = np.cumprod(passed, axis=1).sum(axis=1).astype(np.int64)
+    return accepted
 
 
 def truth(moment: Callable[[int], float]) -> tuple[float, list[float], float]:

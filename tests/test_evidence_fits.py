@@ -39,7 +39,7 @@ def extended(conditional: list[float], k: int, rounds: float = 20_000.0) -> Extr
 def test_each_law_recovers_its_own_parameters(
     model: str, rates: list[float], parameters: list[float]
 ) -> None:
-    tested = 1e6 * np.cumprod([1.0, *rates[:-1]])
+    tested = np.array([1e6 * math.prod(rates[:i]) for i in range(len(rates))])
     found = _fit(model, tested, tested * np.array(rates))
     assert found == pytest.approx(parameters, rel=2e-3)
 

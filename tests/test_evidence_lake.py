@@ -40,7 +40,7 @@ def rows() -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for i in range(8000):
         drafted = int(rng.integers(1, 6))
-        accepted = int(min(rng.integers(0, 6), drafted))
+        accepted = min(int(rng.integers(0, 6)), drafted)
         found.append(
             {"request": f"r{i % 97}", "workload": "ab"[i % 2], "drafted": drafted, "accepted": accepted}
         )

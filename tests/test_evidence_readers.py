@@ -222,7 +222,10 @@ def test_percent_and_fraction_are_decided_by_the_format(tmp_path: Path) -> None:
 
 def test_a_list_of_rates_must_say_what_it_is() -> None:
     row = {"per_position": [0.844, 0.599, 0.385, 0.271], "rounds": 1000}
-    stream = lambda: io.BytesIO(json.dumps(row).encode())  # noqa: E731
+
+    def stream() -> io.BytesIO:
+        return io.BytesIO(json.dumps(row).encode())
+
     with pytest.raises(InputError, match=r"'survival' .* or 'conditional'"):
         read(stream())
     as_survival = alpha(read(stream(), convention="survival"))
@@ -392,6 +395,21 @@ def test_k_can_be_given_where_the_source_is_silent() -> None:
     assert alpha(read(io.BytesIO(bench), k=3)).alpha.value is not None
 
 
+def test_the_same_run_in_two_forms_is_not_added_silently() -> None:
+    found = alpha(read([SAMPLES / "vllm_bench_serve.json", SAMPLES / "llamacpp_metrics.txt"]))
+    assert found.rounds == 2000
+    assert any("same run" in text for text in found.warnings)
+
+
+def test_short_drafts_make_lower_bounds_and_say_so() -> None:
+    text = (SAMPLES / "vllm_server.log").read_text(encoding="utf-8").splitlines()[1]
+    text = text.replace("Drafted: 3000", "Drafted: 2500").replace("51.7%", "62.0%")
+    found = alpha(read(io.BytesIO("\n".join([text] * 5).encode())))
+    assert (found.k_min, found.k) == (2, 3)
+    (warning,) = [text for text in found.warnings if "lower bounds" in text]
+    assert "5 times" in warning
+
+
 def test_progress_reports_bytes(tmp_path: Path) -> None:
     path = tmp_path / "rounds.csv"
     path.write_bytes(rounds_text("csv", [3] * 300_000, [1] * 300_000))
@@ -415,4 +433,4 @@ def test_public_names_resolve() -> None:
     assert all(getattr(evidence, name) is not None for name in evidence.__all__)
     assert dir(evidence) == sorted(evidence.__all__)
     with pytest.raises(AttributeError):
-        evidence.nothing  # type: ignore[attr-defined]  # noqa: B018
+        evidence.nothing  # noqa: B018

@@ -47,6 +47,10 @@ def cautions(estimate: Estimate, part: Part) -> list[str]:
             if part.by_position
             else f"draft lengths from {part.k_min} to {part.k} were mixed: alpha is that of the mean length"
         )
+    if "; " in part.convention:
+        found.append(
+            "sources of different forms were added up: if they describe the same run, read one of them"
+        )
     found += _about_requests(estimate, part)
     if part.by_position and part.counted:
         thin = [i for i, tests in enumerate(part.tested, start=1) if tests < FEW_TESTS]

@@ -124,6 +124,8 @@ def part_from_totals(
         Rounds that reached position 1, 2, ...; empty where not printed.
     k : int, optional
         Draft tokens per round; without it drafted / rounds, where that is whole.
+    place : str
+        What the warnings begin with; without a line number, so that equal ones are said once.
     slack : float
         How far sums may disagree because the source rounded, as a share of the rounds.
 
@@ -144,7 +146,7 @@ def part_from_totals(
         mean = drafted / rounds
         k = math.ceil(mean - 0.02)
         if abs(mean - k) > 0.02:
-            warn(f"{place}: {mean:.2f} tokens drafted per round, no whole number: k differs between rounds")
+            warn(f"{place}: the mean draft is no whole number of tokens: k differs between rounds")
     if k is not None and k > LARGEST_K:
         raise UnusableError(f"{k} tokens drafted in a round")
     if k is not None and accepted > rounds * k * (1.0 + slack) + 0.5:
@@ -171,9 +173,8 @@ def part_from_totals(
             k_min = math.floor(drafted / rounds)
             if survived:
                 warn(
-                    f"{place}: {drafted / rounds:.2f} tokens drafted per round, k = {k}: shorter drafts "
-                    "count as misses, "
-                    "so the survival rates are lower bounds"
+                    f"{place}: some rounds drafted fewer than {k} tokens, and count as misses behind them: "
+                    "the survival rates are lower bounds"
                 )
     tested = (rounds, *survived[:-1]) if survived else ()
     return Part(

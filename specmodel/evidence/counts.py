@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,7 +135,6 @@ class Evidence:
     dropped: tuple[Dropped, ...] = ()
     warnings: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
     def by(self, label: str) -> dict[str, Evidence]:
         """Split by a label ("workload", "source", ...), the values in sorted order.
@@ -239,7 +237,7 @@ def pooled(parts: Sequence[Part]) -> tuple[Part, tuple[str, ...]]:
     return (
         Part(
             labels=_common(chosen),
-            convention="; ".join(names),
+            convention="; ".join(name.replace("; ", ", ") for name in names),
             rounds=sum(part.rounds for part in chosen),
             accepted=sum(part.accepted for part in chosen),
             drafted=sum(drafts) if len(drafts) == len(chosen) else None,

@@ -223,7 +223,7 @@ def alpha(
     rates, survival = _rates(part, found)
     estimate = Estimate(
         rounds=part.rounds if part.counted else None,
-        requests=len(clusters.rounds) if clusters is not None and clusters.kind == "requests" else None,
+        requests=_requests(part),
         drafted=drafted if part.counted else None,
         accepted=part.accepted if part.counted else None,
         tested=trials if part.counted else None,
@@ -274,6 +274,15 @@ def _rates(part: Part, found: Draws) -> tuple[tuple[float | None, ...], tuple[fl
         return (), ()
     a = found.alpha.value
     return (a,) * part.k, tuple(a**i for i in range(1, part.k + 1))
+
+
+def _requests(part: Part) -> int | None:
+    """How many requests there were; an estimate where memory held a share of them only."""
+    if part.moments is not None:
+        return part.moments.requests
+    if part.clusters is None or part.clusters.kind != "requests":
+        return None
+    return round(len(part.clusters.rounds) / part.clusters.kept)
 
 
 def _effect(part: Part) -> float | None:

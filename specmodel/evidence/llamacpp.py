@@ -65,7 +65,7 @@ def from_timings(record: Mapping[str, Any], source: str, line: int, collector: C
         accepted=accepted,
         k=collector.k,
         warn=collector.warn,
-        place=f"{source}:{line}",
+        place=source,
     )
 
 
@@ -140,13 +140,8 @@ class ServerLog:
                 survived=survivors(rounds, shares),
                 k=k,
                 slack=0.001,
-                warn=lambda text: self._collector.warn(
-                    f"{source}: some requests drafted fewer than k tokens per round, so the survival rates "
-                    "are lower bounds"
-                    if "per round" in text
-                    else text
-                ),
-                place=f"{source}:{number}",
+                warn=self._collector.warn,
+                place=source,
             )
         except NothingToReadError:
             self._without.setdefault(source, []).append(number)
@@ -173,7 +168,7 @@ class ServerLog:
             accepted=found["accept"],
             k=found["draft"],
             warn=self._collector.warn,
-            place=f"{source}:{number}",
+            place=source,
         )
         self._collector.add(part, "requests")
         return True
@@ -211,7 +206,7 @@ class ServerLog:
                 k=None if found else self._collector.k,
                 slack=0.001,
                 warn=self._collector.warn,
-                place=f"{source}:{number}",
+                place=source,
             )
         except UnusableError as error:
             self._collector.bad(source, number, str(error))

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from specmodel.evidence.collector import Collector
 
@@ -13,15 +14,35 @@ PREFIXES = ("vllm:", "sglang:", "trtllm_", "llamacpp:")
 _SAMPLE = re.compile(r"^([A-Za-z_:][\w:]*)\s*(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?\s*$")
 _LABEL = re.compile(r'([A-Za-z_]\w*)="((?:[^"\\]|\\.)*)"')
 
+ABSENT = ("", 0)  # the place of a line that is not there
+
 Key = tuple[str, str]  # name without its engine prefix and "_total", position label
 
 
 @dataclass(slots=True)
 class Series:
-    """The values of one metric in the order of the scrapes, each with where it stood."""
+    """The values of one metric by scrape, nan where a scrape lacks it or holds no number; and where each stood."""
 
     values: list[float] = field(default_factory=list)
     places: list[tuple[str, int]] = field(default_factory=list)
+
+    def put(self, scrape: int, value: float, place: tuple[str, int]) -> None:
+        """Add the value of this scrape (from 0)."""
+        missing = scrape - len(self.values)
+        self.values += [math.nan] * missing + [value]
+        self.places += [ABSENT] * missing + [place]
+
+    def at(self, scrape: int) -> float:
+        """The value of this scrape, or nan."""
+        return self.values[scrape] if scrape < len(self.values) else math.nan
+
+    def holds(self, scrape: int) -> bool:
+        """Whether this scrape had a line for the metric, with a number in it or not."""
+        return scrape < len(self.places) and self.places[scrape] != ABSENT
+
+    def last(self) -> float:
+        """The last number, or nan."""
+        return next((value for value in reversed(self.values) if math.isfinite(value)), math.nan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +52,6 @@ class Interval:
     increase: Mapping[Key, float]
     gauges: Mapping[Key, float]
     place: tuple[str, int]
-    resets: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -41,6 +61,18 @@ class Scrapes:
     engine: str
     labels: Mapping[str, str]
     series: dict[Key, Series] = field(default_factory=dict)
+    count: int = 0
+    _file: str = ""
+    _seen: set[Key] = field(default_factory=set)
+
+    def put(self, key: Key, value: float, place: tuple[str, int]) -> None:
+        """Add a sample; a series that comes again, or another file, begins the next scrape."""
+        if not self.count or key in self._seen or place[0] != self._file:
+            self.count += 1
+            self._file = place[0]
+            self._seen.clear()
+        self._seen.add(key)
+        self.series.setdefault(key, Series()).put(self.count - 1, value, place)
 
     @property
     def first(self) -> Series:
@@ -81,19 +113,18 @@ class Metrics:
             value = float(match[3])
         except ValueError:
             value = math.nan
-        if not (math.isfinite(value) and value >= 0.0):
+        if math.isfinite(value) and value >= 0.0:
+            self._collector.good()
+        else:
             self._collector.bad(source, number, f"{name} is {match[3]}")
-            return True
-        self._collector.good()
+            value = math.nan
         position = labels.pop("position", "")
         own = {
             key: text for key, text in sorted(labels.items()) if key in ("engine", "model_name", "dp_rank")
         }
         group = (prefix, *(f"{k}={v}" for k, v in own.items()), source if self._separate else "")
         scrapes = self.groups.setdefault(group, Scrapes(prefix, own))
-        series = scrapes.series.setdefault((_plain(name), position), Series())
-        series.values.append(value)
-        series.places.append((source, number))
+        scrapes.put((name.removesuffix("_total"), position), value, (source, number))
         return True
 
     def finish(self) -> None:
@@ -114,44 +145,36 @@ def intervals(scrapes: Scrapes, counters: tuple[str, ...], collector: Collector)
     """Increases between scrapes; from zero where there is one scrape only.
 
     A counter that fell was restarted with its process, so all counters of the group then count from zero. A
-    last scrape that lacks some of the series is cut off and left out.
+    scrape that lacks some of the counters, or a number in them, is left out.
     """
     wanted = {key: series for key, series in scrapes.series.items() if key[0] in counters}
     if not wanted:
         return []
-    counts = {len(series.values) for series in wanted.values()}
-    whole = min(counts)
-    if len(counts) > 1:
-        for series in wanted.values():
-            for source, line in series.places[whole:]:
-                collector.bad(
-                    source, line, "scrape is incomplete: other counters are missing", counted_already=True
-                )
+    complete = []
+    for at in range(scrapes.count):
+        present = [series for series in wanted.values() if series.holds(at)]
+        if all(math.isfinite(series.at(at)) for series in wanted.values()):
+            complete.append(at)
+        elif present and len(present) < len(wanted):
+            collector.bad(*present[0].places[at], "scrape is incomplete: other counters are missing", True)
+    if scrapes.count > 1 and len(complete) < 2:
+        return []
     result = []
-    for at in range(0 if whole == 1 else 1, whole):
-        before = {key: series.values[at - 1] if at else 0.0 for key, series in wanted.items()}
-        after = {key: series.values[at] for key, series in wanted.items()}
+    pairs = list(pairwise(complete)) if scrapes.count > 1 else [(-1, at) for at in complete]
+    for start, end in pairs:
+        before = {key: series.at(start) if start >= 0 else 0.0 for key, series in wanted.items()}
+        after = {key: series.at(end) for key, series in wanted.items()}
         fell = [key for key in wanted if after[key] < before[key]]
-        resets = []
-        for key in fell[:1]:
-            source, line = wanted[key].places[at]
-            resets.append(
-                f"{source}:{line}: {scrapes.engine}{key[0]} fell from {before[key]:g} to {after[key]:g}: a "
-                "restart, counted "
-                "from zero; if the files are of different servers, or the later scrape came first, read them "
-                "separately or in order"
+        if fell:
+            source, line = wanted[fell[0]].places[end]
+            collector.warn(
+                f"{source}:{line}: {scrapes.engine}{fell[0][0]} fell from {before[fell[0]]:g} to {after[fell[0]]:g}: "
+                "a restart, counted from zero; if the files are of different servers, or the later scrape came "
+                "first, read them separately or in order"
             )
         increase = {key: after[key] - (0.0 if fell else before[key]) for key in wanted}
-        gauges = {
-            key: series.values[min(at, len(series.values) - 1)]
-            for key, series in scrapes.series.items()
-            if key not in wanted
-        }
-        place = next(iter(wanted.values())).places[at]
-        result.append(Interval(increase, gauges, place, tuple(resets)))
-    for interval in result:
-        for text in interval.resets:
-            collector.warn(text)
+        gauges = {key: series.at(end) for key, series in scrapes.series.items() if key not in wanted}
+        result.append(Interval(increase, gauges, next(iter(wanted.values())).places[end]))
     return result
 
 
@@ -161,7 +184,3 @@ def by_position(increase: Mapping[Key, float], name: str) -> list[float]:
         int(position): value for (n, position), value in increase.items() if n == name and position.isdigit()
     }
     return [found.get(index, 0.0) for index in range(max(found, default=-1) + 1)]
-
-
-def _plain(name: str) -> str:
-    return name.removesuffix("_total")

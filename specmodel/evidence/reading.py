@@ -124,6 +124,8 @@ def sniff(head: str) -> Literal["document", "lines", "csv", "table", "text"]:
         return "document"
     if lines[0].startswith("[") and (len(lines[0]) == 1 or lines[0][1:].lstrip()[:1] in ("{", "]")):
         return "document"
+    if sum(line.startswith("{") for line in lines) * 2 > len(lines):  # JSON lines with a damaged first one
+        return "lines"
     columns = [field.strip().strip('"').casefold() for field in lines[0].split(delimiter(lines[0]))]
     if {"drafted", "accepted"} <= set(columns):
         return "csv"

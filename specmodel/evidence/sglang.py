@@ -34,25 +34,25 @@ def from_scrapes(scrapes: Scrapes, collector: Collector) -> None:
     steps = scrapes.series.get(("spec_num_steps", ""))
     nodes = scrapes.series.get(("spec_num_draft_tokens", ""))
     calls = intervals(scrapes, ("spec_verify_calls",), collector)
-    counted = len(calls) == max(len(lengths.values) - 1, 1)
-    weights = [sum(c.increase.values()) for c in calls] if counted else [1.0] * len(lengths.values)
-    values = lengths.values[-len(weights) :]
+    counted = bool(calls)
+    pairs = [(call.gauges["spec_accept_length", ""], sum(call.increase.values())) for call in calls]
     if counted:
         collector.warn(
             f"{source}: the length is of the last logging interval, the number of rounds of a longer time"
         )
-    for length, weight in zip(values, weights, strict=True):
+    for length, weight in pairs or [(value, 1.0) for value in lengths.values]:
+        if not math.isfinite(length):
+            continue
         k = collector.k
         if steps is not None:
-            k = int(steps.values[-1])
-            if nodes is not None and nodes.values[-1] != k + 1:
+            k = int(steps.last()) if math.isfinite(steps.last()) else k
+            if nodes is not None and k is not None and nodes.last() != k + 1:
                 collector.warn(
-                    f"{source}: {nodes.values[-1]:g} draft tokens (root counted) at depth {k}: a tree; "
-                    "per-depth rates are "
-                    "not those of a chain"
+                    f"{source}: {nodes.last():g} draft tokens (root counted) at depth {k}: a tree; per-depth rates "
+                    "are not those of a chain"
                 )
-        elif nodes is not None:
-            k = int(nodes.values[-1]) - 1
+        elif nodes is not None and math.isfinite(nodes.last()):
+            k = int(nodes.last()) - 1
         labels = {"source": source, **scrapes.labels}
         try:
             part = _from_length(
@@ -228,7 +228,7 @@ def request_part(block: Mapping[str, Any], source: str, line: int, collector: Co
         survived=survived,
         k=None if survived else collector.k,
         warn=collector.warn,
-        place=f"{source}:{line}",
+        place=source,
     )
 
 

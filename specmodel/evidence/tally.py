@@ -74,13 +74,6 @@ class Tally:
         use = (rows >= 0) & (drafted > 0)
         self._fold(rows[use], drafted[use], accepted[use])
 
-    def add_histogram(self, request: str, k: int, histogram: Sequence[int]) -> None:
-        """Fold in one request given as rounds by accepted count, every round having drafted k."""
-        counts = np.asarray(histogram, dtype=np.int64)
-        accepted = np.repeat(np.arange(counts.size), counts)
-        self.ordered = False
-        self.add(np.full(accepted.size, k), accepted, [request] * accepted.size)
-
     def _fold(self, rows: Ints, drafted: Ints, accepted: Ints) -> None:
         if not rows.size:
             return

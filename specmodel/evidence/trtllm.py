@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,7 +29,6 @@ def from_scrapes(scrapes: Scrapes, collector: Collector) -> None:
         scrapes.series[key[0].replace("spec_decode_", "spec_decode_num_"), key[1]] = scrapes.series.pop(key)
     names = ("spec_decode_num_draft_tokens", "spec_decode_num_accepted_tokens")
     for interval in intervals(scrapes, names, collector):
-        place = f"{interval.place[0]}:{interval.place[1]}"
         try:
             missing = [name for name in names if (name, "") not in interval.increase]
             if missing:
@@ -36,6 +36,8 @@ def from_scrapes(scrapes: Scrapes, collector: Collector) -> None:
             drafted, accepted = (interval.increase[name, ""] for name in names)
             length = interval.gauges.get(("spec_decode_acceptance_length", ""))
             rounds = 0.0
+            if length is not None and not math.isfinite(length):
+                length = None
             if drafted and collector.k:
                 rounds = drafted / collector.k
             elif drafted and length is not None:
@@ -50,7 +52,7 @@ def from_scrapes(scrapes: Scrapes, collector: Collector) -> None:
                 accepted=accepted,
                 k=collector.k,
                 warn=collector.warn,
-                place=place,
+                place=interval.place[0],
             )
         except UnusableError as error:
             collector.bad(*interval.place, str(error), counted_already=True)
@@ -87,7 +89,7 @@ def from_report(record: Mapping[str, Any], source: str, line: int, collector: Co
         accepted=accepted,
         k=collector.k,
         warn=collector.warn,
-        place=f"{source}:{line}",
+        place=source,
     )
 
 
@@ -105,10 +107,8 @@ def from_iteration(record: Mapping[str, Any], source: str, line: int, collector:
         drafted=drafted,
         accepted=whole(stats.get("numAcceptedTokens"), "numAcceptedTokens"),
         k=None,
-        warn=lambda text: collector.warn(
-            f"{source}: k differs between rounds" if "drafted per round" in text else text
-        ),
-        place=f"{source}:{line}",
+        warn=collector.warn,
+        place=source,
     )
 
 

@@ -37,7 +37,7 @@ _CONSOLE = re.compile(
 def from_scrapes(scrapes: Scrapes, collector: Collector, engine: str = "vLLM") -> None:
     """Counters of one engine: value over number of drafts is the unconditional rate per position."""
     found = intervals(scrapes, COUNTERS, collector)
-    scraped = len(found) + 1 if len(scrapes.first.values) > 1 else 1
+    scraped = scrapes.count
     how = "since the start of the server" if scraped == 1 else f"difference of {scraped} scrapes"
     for interval in found:
         up = interval.increase
@@ -55,7 +55,7 @@ def from_scrapes(scrapes: Scrapes, collector: Collector, engine: str = "vLLM") -
                 survived=reached,
                 k=collector.k if not reached else None,
                 warn=collector.warn,
-                place=f"{interval.place[0]}:{interval.place[1]}",
+                place=interval.place[0],
             )
         except UnusableError as error:
             collector.bad(*interval.place, str(error), counted_already=True)
@@ -83,7 +83,6 @@ def _current(text: str, source: str, number: int, collector: Collector) -> Part:
         raise UnusableError(f"line is cut off: no {error.args[0]}") from None
     labels = {"source": source}
     form = "vLLM log: unconditional fractions per position, length with the bonus token, rate in percent"
-    place = f"{source}:{number}"
     if not drafted:
         return part_from_totals(
             labels=labels,
@@ -92,7 +91,7 @@ def _current(text: str, source: str, number: int, collector: Collector) -> Part:
             accepted=accepted,
             drafted=drafted,
             warn=collector.warn,
-            place=place,
+            place=source,
         )
     shares = (
         [] if not vector else survival_rates([_float(x) for x in vector.split(",")], "per-position rates")
@@ -119,7 +118,7 @@ def _current(text: str, source: str, number: int, collector: Collector) -> Part:
         k=k,
         slack=0.001,
         warn=collector.warn,
-        place=place,
+        place=source,
     )
 
 
@@ -156,7 +155,7 @@ def _early(text: str, source: str, number: int, collector: Collector) -> Part:
         drafted=drafted,
         k=k,
         warn=collector.warn,
-        place=f"{source}:{number}",
+        place=source,
     )
 
 
@@ -187,7 +186,7 @@ def console_part(fields: Mapping[str, float], source: str, number: int, collecto
         survived=survivors(rounds, shares),
         slack=0.001,
         warn=collector.warn,
-        place=f"{source}:{number}",
+        place=source,
     )
 
 
@@ -198,7 +197,6 @@ def from_bench(record: Mapping[str, Any], source: str, line: int, collector: Col
     rounds = whole(record["spec_decode_num_drafts"], "spec_decode_num_drafts")
     drafted = whole(record.get("spec_decode_draft_tokens"), "spec_decode_draft_tokens")
     accepted = whole(record.get("spec_decode_accepted_tokens"), "spec_decode_accepted_tokens")
-    place = f"{source}:{line}"
     shares = record.get("spec_decode_per_position_acceptance_rates") or []
     found = survival_rates(shares, "spec_decode_per_position_acceptance_rates")
     rate = record.get("spec_decode_acceptance_rate")
@@ -221,7 +219,7 @@ def from_bench(record: Mapping[str, Any], source: str, line: int, collector: Col
         slack=1e-6,
         k=None if found else collector.k,
         warn=collector.warn,
-        place=place,
+        place=source,
     )
 
 
