@@ -181,7 +181,7 @@ def deploy(
     share = machine.usable_memory_fraction if memory_fraction is None else memory_fraction
     checks.real("memory fraction", share, low=0.0, high=1.0, above=True)
     if kv_bytes_per_token is not None:
-        asked = _with_cache(asked, checks.real("kv bytes per token", kv_bytes_per_token, low=1.0, high=1e9))
+        asked = with_cache(asked, checks.real("kv bytes per token", kv_bytes_per_token, low=1.0, high=1e9))
     charged = catalog.engine(engine) if isinstance(engine, str) else engine
     reads = charged.kv_reread if kv_reread is None else kv_reread
     if isinstance(calibration, str):
@@ -209,7 +209,7 @@ def deploy(
     )
 
 
-def _with_cache(model: Model | Totals, bytes_per_token: float) -> Model | Totals:
+def with_cache(model: Model | Totals, bytes_per_token: float) -> Model | Totals:
     """The model with a cache of so many bytes per token: the counted elements, stored in more or fewer bits."""
     if isinstance(model, Totals):
         return replace(model, kv_bytes_per_token=bytes_per_token)
