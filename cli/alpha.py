@@ -26,12 +26,7 @@ def alpha(
     ] = None,
     k: Annotated[
         int | None,
-        typer.Option(
-            "--k",
-            parser=options.whole,
-            metavar="WHOLE",
-            help="Drafts per round, where the file does not say.",
-        ),
+        options.integer("--k", "Drafts per round, where the file does not say."),
     ] = None,
     convention: Annotated[
         str | None, typer.Option("--convention", help="survival or conditional, where the file does not say.")
@@ -39,7 +34,7 @@ def alpha(
     draft_cost: options.DraftCost = 0.15,
     level: Annotated[
         float,
-        typer.Option("--level", parser=options.number, metavar="NUMBER", help="Coverage of the intervals."),
+        options.real("--level", "Coverage of the intervals."),
     ] = 0.95,
     lenient: Annotated[
         bool, typer.Option("--lenient", help="Go on although more than 1 % of the records are unreadable.")
@@ -58,19 +53,15 @@ def alpha(
     ] = False,
     half_width: Annotated[
         float,
-        typer.Option(
-            "--half-width", parser=options.number, metavar="NUMBER", help="Wanted half-width of alpha."
-        ),
+        options.real("--half-width", "Wanted half-width of alpha."),
     ] = 0.02,
     expected: Annotated[
         float,
-        typer.Option("--alpha", parser=options.number, metavar="NUMBER", help="Expected alpha, for --plan."),
+        options.real("--alpha", "Expected alpha, for --plan."),
     ] = 0.8,
     icc: Annotated[
         float,
-        typer.Option(
-            "--icc", parser=options.number, metavar="NUMBER", help="Correlation of tests within a request."
-        ),
+        options.real("--icc", "Correlation of tests within a request."),
     ] = 0.0,
     as_json: options.Json = False,
 ) -> None:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from rich import box
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -22,12 +23,22 @@ if TYPE_CHECKING:
     from specmodel.model_list import ModelRow
 
 BEST, LOSS = "bold green", "red"
+LEFT = (
+    "",
+    "bound",
+    "notes",
+    "source",
+    "remark",
+    "constants",
+    "acceptance",
+)  # columns of words; numbers go right
+WIDE = 60  # columns of a terminal from which on the first of a table is never folded
 ROWS_AROUND_BEST = 6  # how far past the flat band the table of depths goes on
 
 
 def optimize(result: OptimizeResult) -> None:
     """Depths around the best, the answer, why, and what was assumed."""
-    console = Console()
+    console = _Screen()
     top, band = result.best, result.flat_band
     console.print(Text("draft length", style="bold"))
     table = _table(("k", "tokens per round", "round cost", "speedup", ""))
@@ -58,7 +69,7 @@ def optimize(result: OptimizeResult) -> None:
 
 def breakeven(result: BreakevenResult) -> None:
     """Intervals, a few batches, the terms at the memory limit."""
-    console = Console()
+    console = _Screen()
     console.print(
         Text(
             f"does speculation pay? {result.inputs['model']} on {result.inputs['device']}, context {result.context:,}",
@@ -103,7 +114,7 @@ def breakeven(result: BreakevenResult) -> None:
 
 def step(result: StepResult) -> None:
     """The kernels of one pass and what binds each."""
-    console = Console()
+    console = _Screen()
     inputs = result.inputs
     console.print(
         Text(
@@ -143,7 +154,7 @@ def step(result: StepResult) -> None:
 
 def devices(listed: Iterable[Datasheet]) -> None:
     """Every device, its dense peaks and how many remarks it carries."""
-    console = Console()
+    console = _Screen()
     console.print(Text("devices (dense peaks)", style="bold"))
     table = _table(("id", "memory GB", "TB/s", "bf16 TFLOP/s", "fp8", "fp4", "notes"))
     for sheet in listed:
@@ -163,7 +174,7 @@ def devices(listed: Iterable[Datasheet]) -> None:
 
 def device(sheet: Datasheet) -> None:
     """One device with the source of each figure."""
-    console = Console()
+    console = _Screen()
     console.print(Text(f"{sheet.id}: {sheet.name}", style="bold"))
     table = _table(("figure", "value", "kind", "source"))
     for name, figure in sheet.figures.items():
@@ -174,17 +185,17 @@ def device(sheet: Datasheet) -> None:
 
 
 def models(rows: Sequence[ModelRow]) -> None:
-    """Models, what follows from their shape, and how well that is checked."""
-    console = Console()
+    """Models, what follows from their shape, and how well that is checked. A bounded cache has windows or states only."""
+    console = _Screen()
     console.print(Text("models", style="bold"))
-    table = _table(("id", "parameters", "active", "GFLOP/token", "KV KiB/token", "weights GB", "notes"))
+    table = _table(("id", "params B", "active B", "GFLOP/tok", "KV KiB/tok", "GB", "notes"))
     for row in rows:
         table.add_row(
             row.id,
-            _scaled(row.parameters, 1e9, ",.2f", " B"),
-            _scaled(row.active_parameters, 1e9, ",.2f", " B"),
+            _scaled(row.parameters, 1e9, ",.2f"),
+            _scaled(row.active_parameters, 1e9, ",.2f"),
             _scaled(row.flops_per_token, 1e9, ",.1f"),
-            _scaled(row.kv_bytes_per_token, 1024, ",.1f"),
+            "bounded" if row.kv_bytes_per_token == 0.0 else _scaled(row.kv_bytes_per_token, 1024, ",.1f"),
             _scaled(row.weight_bytes, 1e9, ",.1f"),
             row.confidence,
         )
@@ -196,7 +207,7 @@ def models(rows: Sequence[ModelRow]) -> None:
 
 def listing(title: str, columns: Sequence[str], rows: Iterable[tuple[Sequence[str], str]]) -> None:
     """A titled table; each row is its cells and a style, "" or one of BEST and LOSS."""
-    console = Console()
+    console = _Screen()
     console.print(Text(title, style="bold"))
     table = _table(columns)
     for cells, style in rows:
@@ -206,14 +217,14 @@ def listing(title: str, columns: Sequence[str], rows: Iterable[tuple[Sequence[st
 
 def say(text: str, style: str = "") -> None:
     """One sentence."""
-    Console().print(Text(text, style=style))
+    _Screen().print(Text(text, style=style))
 
 
 def closing(
     *, why: str = "", assumptions: Sequence[str] = (), trust: str = "", warnings: Sequence[str] = ()
 ) -> None:
     """What ends every answer: why, what was assumed, how far to trust it, what to mind."""
-    _closing(Console(), why, assumptions, trust, warnings)
+    _closing(_Screen(), why, assumptions, trust, warnings)
 
 
 @contextmanager
@@ -238,18 +249,30 @@ def branches(label: str, children: Mapping[int, Sequence[tuple[int, str]]], at: 
             grow(branch.add(text), child)
 
     grow(drawn, at)
-    Console().print(drawn)
+    _Screen().print(drawn)
 
 
-def _scaled(value: float | None, unit: float, layout: str, suffix: str = "") -> str:
-    return "-" if value is None else f"{value / unit:{layout}}{suffix}"
+def _scaled(value: float | None, unit: float, layout: str) -> str:
+    return "-" if value is None else f"{value / unit:{layout}}"
+
+
+class _Screen(Console):
+    """Standard output; a reader that left is for `main` to deal with."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
 
 
 def _table(columns: Sequence[str]) -> Table:
-    table = Table(header_style="bold", pad_edge=False)
+    """A table without frames: what is too wide for the terminal is folded, never cut."""
+    table = Table(header_style="bold", box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    whole_names = _Screen().width >= WIDE
     for index, column in enumerate(columns):
         table.add_column(
-            column, justify="left" if index == 0 or column in ("", "bound", "notes", "source") else "right"
+            column,
+            justify="left" if index == 0 or column in LEFT else "right",
+            overflow="fold",
+            no_wrap=whole_names and index == 0,
         )
     return table
 
