@@ -91,24 +91,28 @@ def _surface(setting: Deployment, asked: dict[str, Any], as_json: bool) -> None:
     cells = {(cell.batch, cell.context): cell for cell in result.surface}
     lengths = [one.context for one in result.by_context]
 
-    def shown(batch: int, context: int) -> str:
+    def speedup(batch: int, context: int) -> str:
+        cell = cells[batch, context]
+        return f"{cell.speedup:.2f}x k{cell.k}" if cell.fits else "no memory"
+
+    def needed(batch: int, context: int) -> str:
         cell = cells[batch, context]
         if not cell.fits:
             return "no memory"
-        needed = "unreachable" if cell.alpha_needed is None else f"{cell.alpha_needed:.2f}"
-        return f"{cell.speedup:.2f}x k{cell.k} | {needed}"
+        return "unreachable" if cell.alpha_needed is None else f"{cell.alpha_needed:.2f}"
 
-    render.listing(
-        f"speedup, k | the alpha that breaks even: {setting.name} on {setting.device.id}",
-        ("batch", *(f"ctx {context:,}" for context in lengths)),
-        [
-            (
-                (f"{batch:,}", *(shown(batch, context) for context in lengths)),
-                render.LOSS if any(cells[batch, c].pays is False for c in lengths) else "",
-            )
-            for batch in sorted({cell.batch for cell in result.surface})
-        ],
-    )
+    for title, shown in (("speedup and best k", speedup), ("the alpha that breaks even", needed)):
+        render.listing(
+            f"{title}: {setting.name} on {setting.device.id}",
+            ("batch", *(f"ctx {context:,}" for context in lengths)),
+            [
+                (
+                    (f"{batch:,}", *(shown(batch, context) for context in lengths)),
+                    render.LOSS if any(cells[batch, c].pays is False for c in lengths) else "",
+                )
+                for batch in sorted({cell.batch for cell in result.surface})
+            ],
+        )
     for one in result.by_context:
         crossing = (
             "never loses" if one.first_losing_batch is None else f"loses from batch {one.first_losing_batch}"

@@ -10,6 +10,7 @@ from specmodel import rounds
 from specmodel.cli import options
 from specmodel.cli.bundles import bundled
 from specmodel.cli.setting import describe
+from specmodel.errors import InputError
 
 if TYPE_CHECKING:
     from specmodel.acceptance import Acceptance
@@ -66,6 +67,11 @@ def policy(
 ) -> None:
     """Print the draft length for every batch and context, what it loses, and how idle arithmetic is shared."""
     from specmodel.answers import schedule
+
+    for field, value, other in (("batch", batch, sessions), ("sessions", sessions, batch)):
+        if value is not None and other is None:
+            needed = "--sessions" if field == "batch" else "--batch"
+            raise InputError(field, value, f"is shared fairly with {needed}, which is not given")
 
     result = schedule.policy(
         setting,

@@ -57,7 +57,11 @@ def optimize(result: OptimizeResult) -> None:
     console.print(table)
     chosen = "best k" if result.inputs["k"] is None else "k"
     console.print(
-        Text(f"{chosen} {top.k}: {top.tokens_per_round:.4f} tokens per round, {top.speedup:.3f}x", style=BEST)
+        Text(
+            f"{chosen} {top.k}: {top.tokens_per_round:.4f} tokens per round, {top.speedup:.3f}x"
+            f"{_beside(result.low, result.high)}",
+            style=BEST,
+        )
     )
     console.print(Text(f"flat band within {band.within:.0%}: k {band.k_min}-{band.k_max}"))
     if result.pays_from_alpha is not None:
@@ -76,7 +80,7 @@ def breakeven(result: BreakevenResult) -> None:
             style="bold",
         )
     )
-    table = _table(("batch", "k", "tokens per round", "round cost", "speedup", ""))
+    table = _table(("batch", "k", "tokens per round", "round cost", "speedup", "80 % range", ""))
     for row in result.by_batch:
         pays = row.speedup > 1.0
         table.add_row(
@@ -85,6 +89,7 @@ def breakeven(result: BreakevenResult) -> None:
             f"{row.tokens_per_round:.3f}",
             f"{row.round_cost:.3f}",
             f"{row.speedup:.3f}x",
+            _span(row.low, row.high),
             "pays" if pays else "loses",
             style="" if pays else LOSS,
         )
@@ -97,12 +102,13 @@ def breakeven(result: BreakevenResult) -> None:
             )
         )
     if result.break_even_batch is None:
-        console.print(Text("no break-even batch within memory"))
+        late = "" if result.low is None else f"; from batch {result.low:.2f} at the slow end of the range"
+        console.print(Text(f"no break-even batch within memory{late}"))
     else:
         console.print(
             Text(
-                f"break-even batch {result.break_even_batch:.2f}, first losing batch {result.first_losing_batch}, "
-                f"memory limit {result.memory_limit_batch:,}",
+                f"break-even batch {result.break_even_batch:.2f}{_beside(result.low, result.high)}, "
+                f"first losing batch {result.first_losing_batch}, memory limit {result.memory_limit_batch:,}",
                 style="bold",
             )
         )
@@ -118,8 +124,8 @@ def step(result: StepResult) -> None:
     inputs = result.inputs
     console.print(
         Text(
-            f"{inputs['pass']} pass of {inputs['model']} on {inputs['device']}: batch {inputs['batch']}, "
-            f"context {inputs['context']:,}, width {inputs['width']}",
+            f"{_pass_words(inputs)} of {inputs['model']} on {inputs['device']}: batch {inputs['batch']:,}, "
+            f"context {inputs['context']:,}",
             style="bold",
         )
     )
@@ -137,19 +143,37 @@ def step(result: StepResult) -> None:
     console.print(table)
     console.print(
         Text(
-            f"{result.seconds * 1e3:.3f} ms, {result.ratio_to_plain:.3f} plain steps "
-            f"of {result.plain_seconds * 1e3:.3f} ms",
+            f"{result.seconds * 1e3:.3f} ms{_milliseconds(result.low, result.high)}, "
+            f"{result.ratio_to_plain:.3f} plain steps of {result.plain_seconds * 1e3:.3f} ms",
             style="bold",
         )
+    )
+    if result.draft_cost is not None:
+        console.print(Text(f"draft cost: one pass takes {result.draft_cost:.4f} of a plain step", style=BEST))
+    if result.fixed_seconds > 0.0:
+        console.print(Text(f"fixed times, whatever the size: {result.fixed_share:.1%} of it"))
+    widest = (
+        ""
+        if result.largest_free_width is None
+        else f"; widest pass that stays memory-bound: {result.largest_free_width}"
     )
     console.print(
         Text(
             f"arithmetic idle: {result.idle_share_of_peak:.2%} of peak; "
-            f"ridge {result.ridge_flop_per_byte:.0f} FLOP/byte, this pass {result.flop_per_byte:.2f}; "
-            f"widest pass that stays memory-bound: {result.largest_free_width}"
+            f"ridge {result.ridge_flop_per_byte:.0f} FLOP/byte, this pass {result.flop_per_byte:.2f}{widest}"
         )
     )
     _closing(console, result.why, result.assumptions, result.trust, result.warnings)
+
+
+def _pass_words(inputs: Mapping[str, object]) -> str:
+    if inputs["draft"] is not None:
+        return f"draft passes of a round of k {inputs['k']}, {inputs['draft']},"
+    return f"{inputs['pass']} pass, width {inputs['width']},"
+
+
+def _milliseconds(low: float | None, high: float | None) -> str:
+    return "" if low is None or high is None else f" ({low * 1e3:.3f} to {high * 1e3:.3f})"
 
 
 def devices(listed: Iterable[Datasheet]) -> None:
@@ -250,6 +274,18 @@ def branches(label: str, children: Mapping[int, Sequence[tuple[int, str]]], at: 
 
     grow(drawn, at)
     _Screen().print(drawn)
+
+
+def _span(low: float | None, high: float | None) -> str:
+    return "-" if low is None or high is None else f"{low:.2f}-{high:.2f}"
+
+
+def _beside(low: float | None, high: float | None) -> str:
+    """The 10-90 % range in brackets, where there is one."""
+    if low is None and high is None:
+        return ""
+    ends = ["no end in memory" if end is None else f"{end:.2f}" for end in (low, high)]
+    return f" ({ends[0]} to {ends[1]})"
 
 
 def _scaled(value: float | None, unit: float, layout: str) -> str:
