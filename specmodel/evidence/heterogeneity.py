@@ -105,21 +105,16 @@ def heterogeneity(clusters: Clusters) -> Heterogeneity | None:
         return None
     pairs, counts = np.unique(np.stack([s, t - s], axis=1), axis=0, return_counts=True)
     from scipy.optimize import minimize
-    from scipy.special import betaln, psi
+    from scipy.special import betaln
 
-    def loss(x: Array) -> tuple[float, Array]:
-        """Minus the log likelihood, and its slope in the logits of mean and correlation."""
+    def loss(x: Array) -> float:
         a, b = _shape(x)
-        mean = a / (a + b)
-        whole = psi(a + b + pairs.sum(axis=1)) - psi(a + b)
-        by_a = float(counts @ (psi(a + pairs[:, 0]) - psi(a) - whole))
-        by_b = float(counts @ (psi(b + pairs[:, 1]) - psi(b) - whole))
-        slope = np.array([(a + b) * mean * (1.0 - mean) * (by_a - by_b), -a * by_a - b * by_b])
-        return -float(counts @ (betaln(a + pairs[:, 0], b + pairs[:, 1]) - betaln(a, b))), -slope
+        return -float(counts @ (betaln(a + pairs[:, 0], b + pairs[:, 1]) - betaln(a, b)))
 
     limits = [(-12.0, 12.0), (_logit(LEAST_ICC), _logit(MOST_ICC))]
     starts = [np.array([_logit(total), _logit(icc)]) for icc in (0.01, 0.2)]
-    fits = [minimize(loss, start, method="L-BFGS-B", jac=True, bounds=limits) for start in starts]
+    close = {"xatol": 1e-6, "fatol": 1e-9}
+    fits = [minimize(loss, start, method="Nelder-Mead", bounds=limits, options=close) for start in starts]
     best = min(fits, key=lambda fit: float(fit.fun))
     none = -float(s.sum() * math.log(total) + (t - s).sum() * math.log1p(-total))
     gain = max(2.0 * (none - float(best.fun)), 0.0)
