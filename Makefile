@@ -25,6 +25,9 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.surface
 	$(BIN)/python -m benchmarks.calibrated
 
+fuzz: $(READY)
+	SPECMODEL_FUZZ=20000 $(BIN)/python -m pytest -q tests/test_fuzz_configs.py
+
 wheel-check: $(READY)
 	sh .ci/wheel_check "$(BIN)/python"
 

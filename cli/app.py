@@ -12,7 +12,24 @@ from typer.core import TyperGroup
 from specmodel.errors import InputError, unknown_name
 
 # In the order of the help page. Each is the function of that name in the module of that name, imported when asked for.
-COMMANDS = ("optimize", "breakeven", "step", "devices", "models")
+COMMANDS = (
+    "plan",
+    "optimize",
+    "breakeven",
+    "step",
+    "memory",
+    "compose",
+    "policy",
+    "drafts",
+    "tree",
+    "alpha",
+    "exact",
+    "derive",
+    "devices",
+    "models",
+    "validate",
+    "calibrate",
+)
 
 
 class LazyCommands(TyperGroup):

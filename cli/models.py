@@ -12,9 +12,15 @@ from specmodel.cli import options
 
 def models(
     name: Annotated[str | None, typer.Argument(help="One model: a catalogue id, alias or path.")] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Compare every entry with what was published about it.")
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
     """List the models known, or show what follows from one config."""
+    if check:
+        _check(as_json)
+        return
     from specmodel.model_list import model_rows
     from specmodel.result import SCHEMA, plain
 
@@ -25,3 +31,42 @@ def models(
     from specmodel.cli import render
 
     render.models(found)
+
+
+def _check(as_json: bool) -> None:
+    """Counted against published parameters and cache sizes, one row per entry."""
+    from specmodel.readers import catalogue
+    from specmodel.result import SCHEMA, plain
+
+    found = [catalogue.check(entry) for entry in catalogue.ids()]
+    if as_json:
+        typer.echo(json.dumps({"schema": SCHEMA, "models": plain(found)}, indent=2, allow_nan=False))
+        return
+    from specmodel.cli import render
+
+    def shown(value: float | None) -> str:
+        return "-" if value is None else f"{value:,.0f}"
+
+    verdict = {True: "equal", False: "DIFFERS", None: "not compared"}
+    render.listing(
+        "counted against published",
+        ("id", "parameters", "published", "KV B/token", "published", "verdict", "remark"),
+        [
+            (
+                (
+                    row.id,
+                    shown(row.parameters),
+                    shown(row.published),
+                    shown(row.kv_bytes_per_token),
+                    shown(row.published_kv_bytes_per_token),
+                    verdict[row.equal],
+                    row.remark,
+                ),
+                render.LOSS if row.equal is False else "",
+            )
+            for row in found
+        ],
+    )
+    render.say(
+        f"{sum(row.equal is True for row in found)} equal, {sum(row.equal is False for row in found)} differ"
+    )

@@ -14,6 +14,7 @@ def optimize(
     draft_cost: options.DraftCost,
     alpha: options.Alpha = None,
     acceptance: options.AcceptanceList = None,
+    acceptance_from: options.AcceptanceFrom = None,
     conditional: options.Conditional = False,
     extend: options.Extend = False,
     charge: options.Charge = "added",
@@ -43,10 +44,7 @@ def optimize(
         deployment = deploy(model, device, weights=weights, kv=kv, tp=tp, fidelity=fidelity, engine=engine)
     result = draft_length.optimize(
         draft_cost=draft_cost,
-        alpha=alpha,
-        acceptance=options.rates(acceptance),
-        conditional=conditional,
-        extend=extend,
+        acceptance=options.law(alpha, acceptance, acceptance_from, conditional=conditional, extend=extend),
         charge=charge,
         k=options.depth(k),
         max_k=max_k,

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from specmodel import rounds
+from specmodel.acceptance import Geometric, PerPosition
 from specmodel.errors import InputError
+
+if TYPE_CHECKING:
+    from specmodel.acceptance import Acceptance
 
 
 def number(text: str) -> float:
@@ -39,6 +44,13 @@ AcceptanceList = Annotated[
     str | None,
     typer.Option(
         "--acceptance", help="Instead of alpha: a1,a2,... share of rounds accepting position 1, 2, ..."
+    ),
+]
+AcceptanceFrom = Annotated[
+    str | None,
+    typer.Option(
+        "--acceptance-from",
+        help="Instead of alpha: an engine's log, metrics or benchmark file; - reads a pipe.",
     ),
 ]
 Conditional = Annotated[
@@ -134,19 +146,69 @@ FlopsFraction = Annotated[
 ]
 
 
-def rates(text: str | None) -> list[float] | None:
+Draft = Annotated[
+    str | None,
+    typer.Option(
+        "--draft", help="A method (eagle3, mtp, lookup, sparse-self:512, ...), a model id, or a path."
+    ),
+]
+CalibrationFile = Annotated[
+    str | None,
+    typer.Option(
+        "--calibration", help="Constants that `specmodel calibrate` wrote, preferred to the shipped."
+    ),
+]
+
+
+def numbers(field: str, text: str) -> list[float]:
     """The numbers of a comma-separated list."""
-    if text is None:
-        return None
-    numbers = []
+    found = []
     for part in text.split(","):
         try:
-            numbers.append(float(part))
+            found.append(float(part))
         except ValueError:
-            raise InputError(
-                "acceptance", part.strip(), "must be numbers from 0 to 1, separated by commas"
-            ) from None
-    return numbers
+            raise InputError(field, part.strip(), "must be numbers separated by commas") from None
+    return found
+
+
+def wholes(field: str, text: str) -> tuple[int, ...]:
+    """The whole numbers of a comma-separated list."""
+    found = []
+    for part in text.split(","):
+        try:
+            found.append(int(part))
+        except ValueError:
+            raise InputError(field, part.strip(), "must be whole numbers separated by commas") from None
+    return tuple(found)
+
+
+def rates(text: str | None) -> list[float] | None:
+    """The acceptance list, where one was given."""
+    return None if text is None else numbers("acceptance", text)
+
+
+def law(
+    alpha: float | None,
+    acceptance: str | None,
+    acceptance_from: str | None,
+    *,
+    conditional: bool = False,
+    extend: bool = False,
+) -> Acceptance | None:
+    """The acceptance that a person gave in one of its three forms; None where in none."""
+    if acceptance_from is None:
+        if alpha is None and acceptance is None:
+            return None
+        return rounds.acceptance_from(alpha, rates(acceptance), conditional=conditional, extend=extend)
+    for field, value in (("alpha", alpha), ("acceptance", acceptance)):
+        if value is not None:
+            raise InputError(field, value, "give it, or --acceptance-from, not both")
+    from specmodel import evidence
+
+    found = evidence.alpha(evidence.read(acceptance_from), describe=False).acceptance()
+    if extend and not isinstance(found, Geometric):
+        return PerPosition(found.rates, "geometric")
+    return found
 
 
 def depth(text: str) -> int | None:

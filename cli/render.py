@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
+from rich.tree import Tree
 
 if TYPE_CHECKING:
     from specmodel.answers.batches import BreakevenResult
@@ -189,6 +194,53 @@ def models(rows: Sequence[ModelRow]) -> None:
             console.print(Text(note, style="dim"))
 
 
+def listing(title: str, columns: Sequence[str], rows: Iterable[tuple[Sequence[str], str]]) -> None:
+    """A titled table; each row is its cells and a style, "" or one of BEST and LOSS."""
+    console = Console()
+    console.print(Text(title, style="bold"))
+    table = _table(columns)
+    for cells, style in rows:
+        table.add_row(*cells, style=style)
+    console.print(table)
+
+
+def say(text: str, style: str = "") -> None:
+    """One sentence."""
+    Console().print(Text(text, style=style))
+
+
+def closing(
+    *, why: str = "", assumptions: Sequence[str] = (), trust: str = "", warnings: Sequence[str] = ()
+) -> None:
+    """What ends every answer: why, what was assumed, how far to trust it, what to mind."""
+    _closing(Console(), why, assumptions, trust, warnings)
+
+
+@contextmanager
+def reading_bar() -> Iterator[Callable[[int, int | None], None]]:
+    """A bar on standard error for a long read, shown once it has taken over a second."""
+    started = monotonic()
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as shown:
+        task = shown.add_task("reading", total=None, visible=False)
+
+        def report(done: int, whole: int | None) -> None:
+            shown.update(task, completed=done, total=whole, visible=monotonic() - started > 1.0)
+
+        yield report
+
+
+def branches(label: str, children: Mapping[int, Sequence[tuple[int, str]]], at: int = -1) -> None:
+    """A drawn tree: for every node (-1 is the root) its children as (node, label)."""
+    drawn = Tree(label)
+
+    def grow(branch: Tree, node: int) -> None:
+        for child, text in children.get(node, ()):
+            grow(branch.add(text), child)
+
+    grow(drawn, at)
+    Console().print(drawn)
+
+
 def _scaled(value: float | None, unit: float, layout: str, suffix: str = "") -> str:
     return "-" if value is None else f"{value / unit:{layout}}{suffix}"
 
@@ -205,8 +257,11 @@ def _table(columns: Sequence[str]) -> Table:
 def _closing(
     console: Console, why: str, assumptions: Sequence[str], trust: str, warnings: Sequence[str]
 ) -> None:
-    console.print(Text(f"why: {why}"))
-    console.print(Text("assumed: " + "; ".join(assumptions), style="dim"))
-    console.print(Text(f"trust: {trust}", style="dim"))
+    if why:
+        console.print(Text(f"why: {why}"))
+    if assumptions:
+        console.print(Text("assumed: " + "; ".join(assumptions), style="dim"))
+    if trust:
+        console.print(Text(f"trust: {trust}", style="dim"))
     for warning in warnings:
         console.print(Text(f"warning: {warning}", style="yellow"))

@@ -10,12 +10,19 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from specmodel.acceptance import Geometric, PerPosition, tokens_per_round
+    from specmodel.algebra import derive
     from specmodel.answers.batches import breakeven
     from specmodel.answers.draft_length import optimize
+    from specmodel.answers.draft_methods import drafts
+    from specmodel.answers.footprint import memory
     from specmodel.answers.pass_time import step
-    from specmodel.catalog import device, devices
+    from specmodel.answers.token_tree import tree
+    from specmodel.calibration import calibrate
+    from specmodel.catalog import device, devices, models
     from specmodel.deployment import Deployment, deploy
     from specmodel.errors import InputError
+    from specmodel.sampling import exact
+    from specmodel.validation import validate
 
 _HOMES = {
     "Deployment": "deployment",
@@ -26,6 +33,14 @@ _HOMES = {
     "deploy": "deployment",
     "device": "catalog",
     "devices": "catalog",
+    "memory": "answers.footprint",
+    "drafts": "answers.draft_methods",
+    "tree": "answers.token_tree",
+    "exact": "sampling",
+    "derive": "algebra",
+    "validate": "validation",
+    "calibrate": "calibration",
+    "models": "catalog",
     "optimize": "answers.draft_length",
     "step": "answers.pass_time",
     "tokens_per_round": "acceptance",
@@ -37,12 +52,20 @@ __all__ = [
     "InputError",
     "PerPosition",
     "breakeven",
+    "calibrate",
     "deploy",
+    "derive",
     "device",
     "devices",
+    "drafts",
+    "exact",
+    "memory",
+    "models",
     "optimize",
     "step",
     "tokens_per_round",
+    "tree",
+    "validate",
 ]
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specmodel import catalog, checks, ledger, passes
+from specmodel.checks import MAX_BATCH, MAX_CONTEXT
 from specmodel.engine import IDEAL, EngineTime
 from specmodel.errors import InputError
 from specmodel.model import Model, Totals
@@ -24,11 +25,19 @@ if TYPE_CHECKING:
     from specmodel.ledger import Memory
     from specmodel.units import Numeric
 
+__all__ = [
+    "DEFAULT_CONTEXT",
+    "DEFAULT_DEVICE",
+    "DEFAULT_MODEL",
+    "MAX_BATCH",
+    "MAX_CONTEXT",
+    "Deployment",
+    "deploy",
+]
+
 DEFAULT_MODEL = "llama-3.1-8b"
 DEFAULT_DEVICE = "h100-sxm"
 DEFAULT_CONTEXT = 1024
-MAX_CONTEXT = 100_000_000  # longer than any model reads; stops slips such as bytes given for tokens
-MAX_BATCH = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)

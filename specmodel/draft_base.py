@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from specmodel.units import Numeric
 
 LESSON = "lesson on draft sources, an illustration and not a measurement: measure your own"
+ONE_ALPHA = "; as one alpha at every depth"  # measured at one k, extended geometrically
 
 
 @dataclass(frozen=True, slots=True)

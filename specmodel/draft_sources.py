@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from specmodel import draft_formulas
 from specmodel.acceptance import Geometric
-from specmodel.draft_base import LESSON, Assumed, Draft
+from specmodel.draft_base import LESSON, ONE_ALPHA, Assumed, Draft
 from specmodel.lookahead import window_positions
 from specmodel.units import smaller
 
@@ -38,7 +38,7 @@ class DraftModel(Draft):
         source = (
             "MoESD (arXiv:2505.19645) table 1: 2.75 tokens at k 4, Qwen2-0.5B for Qwen2-57B-A14B, MT-Bench"
         )
-        return Assumed(Geometric(0.69557), source)
+        return Assumed(Geometric(0.69557), source + ONE_ALPHA)
 
     def missing(self, target: Architecture) -> str | None:
         if self.architecture is None or self.architecture.vocabulary == target.vocabulary:
@@ -74,7 +74,7 @@ class SparseSelf(Draft):
         source = (
             "MagicDec (arXiv:2408.11049) table 1: 2.82 tokens at k 3, Llama-3.1-8B, 32k context, budget 512"
         )
-        return Assumed(Geometric(0.77013), source)
+        return Assumed(Geometric(0.77013), source + ONE_ALPHA)
 
     def extra_kv_elements(self, target: Architecture, context: Numeric) -> Numeric:
         return target.kv_elements(smaller(context, self.budget))
@@ -164,7 +164,8 @@ class Lookahead(Draft):
     @property
     def assumed(self) -> Assumed:
         # E(alpha, 4) = 1.64 for n-grams of 5, of which the first token is already certain.
-        return Assumed(Geometric(0.3962), "Spec-Bench leaderboard: 1.64 tokens per pass, Vicuna-7B, greedy")
+        source = "Spec-Bench leaderboard: 1.64 tokens per pass, Vicuna-7B, greedy"
+        return Assumed(Geometric(0.3962), source + ONE_ALPHA)
 
     @property
     def deepest(self) -> int | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from specmodel import checks, draft_heads
 from specmodel.acceptance import Geometric, PerPosition
-from specmodel.draft_base import Assumed, Draft
+from specmodel.draft_base import ONE_ALPHA, Assumed, Draft
 from specmodel.draft_heads import DraftHead
 from specmodel.errors import InputError
 
@@ -55,7 +55,7 @@ class Eagle2(Eagle):
     def assumed(self) -> Assumed:
         # E(alpha, 6) = 4.35: the chain that would yield as much as the tree of depth 6.
         source = "Spec-Bench leaderboard: 4.35 tokens for the default tree of depth 6, Vicuna-7B, greedy"
-        return Assumed(Geometric(0.83539), source)
+        return Assumed(Geometric(0.83539), source + ONE_ALPHA)
 
     def width(self, k: int) -> int:
         return self.nodes + 1 if k else 1
@@ -71,7 +71,7 @@ class Eagle3(Eagle):
     def assumed(self) -> Assumed:
         # E(alpha, 5) = 3.554.
         source = "SpecForge SpecBundle dashboard: 3.55 tokens at k 5, Llama-3.1-8B-Instruct, MT-Bench, greedy"
-        return Assumed(Geometric(0.78395), source)
+        return Assumed(Geometric(0.78395), source + ONE_ALPHA)
 
     def head_for(self, target: Architecture) -> DraftHead:
         return self.head or draft_heads.eagle3_for(target)

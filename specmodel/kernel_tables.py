@@ -47,7 +47,8 @@ UNKNOWN = "?"
 MAX_LINE_BYTES = 1 << 16
 MAX_ROWS = 2_000_000
 MAX_PROBLEMS = 20
-MAX_SHAPE = {"experts": 65536.0, "ngpu": 1e6, "tp": 1024.0, "ep": 1024.0}  # elsewhere 10^12
+FROM_ZERO = ("ep", "ttft_ms", "prefix")  # elsewhere a size is 1 or more
+MAX_SHAPE = {"experts": 65536.0, "ngpu": 1e6, "tp": 1024.0, "ep": 1024.0, "bytes": 1e15}  # elsewhere 10^9
 _HEAD_DIM_COMMENT = re.compile(r"\bhead_dim\s*[:=]?\s*(\d+)")
 _GPU_COMMENT = re.compile(r"#.*?\bgpu\s*[:=]?\s+([A-Za-z][\w.-]*)")
 
@@ -281,10 +282,11 @@ def _shape(
         return defaults[name]
     if row[name] == UNKNOWN and kind == "attention widths":
         return math.nan
-    value = _positive(row[name], file, line, name, zero=name in ("ep", "ttft_ms", "prefix"))
-    if value > MAX_SHAPE.get(name, 1e12):
+    value = _positive(row[name], file, line, name, zero=name in FROM_ZERO)
+    least = 0.0 if name in FROM_ZERO else 1.0
+    if not least <= value <= MAX_SHAPE.get(name, 1e9):
         label = f"{file}, row {line}, column {name}"
-        raise InputError(label, row[name], f"must be at most {MAX_SHAPE.get(name, 1e12):,.0f}")
+        raise InputError(label, row[name], f"must be from {least:g} to {MAX_SHAPE.get(name, 1e9):,.0f}")
     return value
 
 

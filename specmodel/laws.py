@@ -156,9 +156,11 @@ def total_variation(p: ArrayLike, r: ArrayLike) -> Array:
 def kl_divergence(r: ArrayLike, p: ArrayLike) -> Array:
     r"""Kullback-Leibler divergence :math:`\sum r \ln(r/p)` [nats]; ``inf`` where r emits what p rules out."""
     emitted, target = law_pair(r, p)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        # A difference of logarithms: the quotient overflows where the target's chance is all but zero.
-        terms = np.where(emitted > 0.0, emitted * (np.log(emitted) - np.log(target)), 0.0)
+    inside = emitted > 0.0
+    # A difference of logarithms: the ratio itself overflows where p is tiny.
+    with np.errstate(divide="ignore"):
+        gap = np.log(np.where(inside, emitted, 1.0)) - np.log(np.where(inside, target, 1.0))
+    terms = np.where(inside, emitted * gap, 0.0)
     # Rounding can leave -1e-17 where the laws are equal.
     return np.asarray(np.maximum(terms.sum(axis=-1), 0.0))
 

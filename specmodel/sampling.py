@@ -74,9 +74,10 @@ def emitted(p: ArrayLike, q: ArrayLike) -> Array:
 class Verification(Result):
     """What one rule of verification does to one pair of laws, and whether the target's law survives it.
 
-    ``accept``, ``residual`` and ``emitted`` have the vocabulary last; ``overlap`` (the chance that a
-    drafted token is accepted), ``distance`` (total variation between emitted and p) and ``divergence``
-    (KL of emitted from p, nats) have one value per law.
+    One value per token: ``accept``, the chance that the token passes if drafted; ``residual``, the law of what
+    replaces a rejected one; ``accepted_mass`` and ``corrected_mass``, the two branches that add up to ``emitted``.
+    One value per law: ``overlap``, the chance that a drafted token is accepted; ``distance``, the total variation
+    between emitted and p; ``divergence``, the KL divergence of emitted from p [nats].
     """
 
     rule: str
@@ -85,20 +86,12 @@ class Verification(Result):
     q: Array
     accept: Array
     residual: Array
+    accepted_mass: Array
+    corrected_mass: Array
     emitted: Array
     overlap: Array
     distance: Array
     divergence: Array
-
-    @property
-    def accepted_mass(self) -> Array:
-        """First branch: probability that each token is drafted and accepted, q x accept."""
-        return self.q * self.accept
-
-    @property
-    def corrected_mass(self) -> Array:
-        """Second branch: probability that each token is emitted after a rejection."""
-        return np.asarray((1.0 - self.overlap)[..., None] * self.residual)
 
 
 def verification(rule: str, p: Array, q: Array, accept: Array, replacement: Array) -> Verification:
@@ -106,7 +99,8 @@ def verification(rule: str, p: Array, q: Array, accept: Array, replacement: Arra
     passed = q * accept
     # The mass that passed can exceed 1 by a rounding error, never by more.
     chance = np.minimum(passed.sum(axis=-1), 1.0)
-    law_out = passed + (1.0 - chance)[..., None] * replacement
+    corrected = (1.0 - chance)[..., None] * replacement
+    law_out = passed + corrected
     distance = total_variation(law_out, p)
     return Verification(
         rule=rule,
@@ -115,6 +109,8 @@ def verification(rule: str, p: Array, q: Array, accept: Array, replacement: Arra
         q=q,
         accept=accept,
         residual=replacement,
+        accepted_mass=passed,
+        corrected_mass=np.asarray(corrected),
         emitted=law_out,
         overlap=np.asarray(chance),
         distance=distance,

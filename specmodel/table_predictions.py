@@ -245,8 +245,9 @@ def _matrix_operator(
     calibration: Calibration,
     framework: str | None,
 ) -> None:
-    depth = np.array([float(text) if text.replace(".", "", 1).isdigit() else np.nan for text in inner])
-    found.refuse(rows & ~np.isfinite(depth), "column k is no number")
+    whole = [text.isascii() and text.isdigit() and len(text) < 10 for text in inner.tolist()]
+    depth = np.array([float(text) if fine else np.nan for text, fine in zip(inner, whole, strict=True)])
+    found.refuse(rows & ~np.isfinite(depth), "column k is no whole number")
     rows = rows & np.isfinite(depth)
     fit = calibration.find(device, "gemm", "bf16", framework)
     if fit is None or not rows.any():
@@ -277,6 +278,14 @@ def _widths(found: Predictions, device: Device, calibration: Calibration, framew
             found.refuse(row, reason)
 
 
+def _size(column: str, text: str) -> float:
+    """A head count or dimension that a column gives as text."""
+    value = float(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0.0
+    if value < 1.0:
+        raise InputError(column, text, "must be a whole number of at least 1")
+    return value
+
+
 def _width_row(
     found: Predictions,
     row: NDArray[np.bool_],
@@ -294,11 +303,11 @@ def _width_row(
     if unsaid:
         return f"the source does not say {', '.join(unsaid)}"
     try:
-        heads, kv_heads = float(texts["hq"]), float(texts["hkv"])
+        heads, kv_heads = _size("hq", texts["hq"]), _size("hkv", texts["hkv"])
         key, _, value = texts["hd"].partition("/")
-        dims = (float(key), float(value or key))
+        dims = (_size("hd", key), _size("hd", value or key))
         kept = stored(texts["kv"], "kv")
-    except (ValueError, InputError) as error:
+    except InputError as error:
         return str(error)
     latent = bool(value)  # "576/512": the value is part of the one latent that is cached
     per_token = dims[0] if latent else dims[0] + dims[1]

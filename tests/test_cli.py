@@ -176,6 +176,113 @@ def test_devices_and_models_are_listed(run: Run) -> None:
     assert run("devices")[0] == run("models")[0] == run("devices", "h100")[0] == 0
 
 
+def test_memory_lists_lines_without_totals(run: Run) -> None:
+    found = answer(
+        run,
+        "memory",
+        "--model",
+        "llama-3.1-70b",
+        "--weights",
+        "fp8",
+        "--tp",
+        "2",
+        "--ctx",
+        "8192",
+        "--batch",
+        "64",
+    )
+    begins = ("weights", "draft weights", "kv", "draft kv", "logits", "reserve")
+    assert all(line["line"].startswith(begins) for line in found["per_gpu"])
+    assert not found["fits"]
+    assert found["max_batch"] < 64
+    assert "does not fit" in found["warnings"][-1]
+    held = {line["line"]: line["bytes"] for line in found["per_gpu"]}
+    assert held["kv"] == 64 * 8192 * 327680 / 2  # 320 KiB per token (facts), two GPUs
+
+
+def test_drafts_are_ranked_and_say_what_is_invented(run: Run) -> None:
+    found = answer(run, "drafts", "--batch", "4")
+    speedups = [row["speedup"] for row in found["drafts"]]
+    assert speedups == sorted(speedups, reverse=True)
+    assert any("illustrative" in warning for warning in found["warnings"])
+    assert {row["method"].split(" ")[0] for row in found["drafts"]} >= {
+        "eagle3",
+        "lookup",
+        "early-exit",
+        "sparse-self",
+    }
+    assert any(left["method"] == "mtp" for left in found["left_out"])
+
+
+def test_tree_of_a_size_is_the_likeliest_paths(run: Run) -> None:
+    rates = [0.55, 0.22, 0.12, 0.06]
+    found = answer(run, "tree", "--rank-acceptance", "0.55,0.22,0.12,0.06", "--depth", "4", "--nodes", "64")
+    paths = [1.0]
+    every = []
+    for _ in range(4):
+        paths = [path * rate for path in paths for rate in rates]
+        every += paths
+    assert found["expected_tokens"] == pytest.approx(1 + sum(sorted(every, reverse=True)[:64]))
+    assert found["width"] == 65
+
+
+def test_a_busy_gpu_wants_a_smaller_tree(run: Run) -> None:
+    common = ("tree", "--rank-acceptance", "0.55,0.22,0.12,0.06")
+    idle, busy = (answer(run, *common, "--batch", batch) for batch in ("1", "64"))
+    assert busy["nodes"] < idle["nodes"]
+    assert idle["why"]
+    assert busy["why"]
+
+
+def test_exact_prints_the_two_branches(run: Run) -> None:
+    found = answer(run, "exact", "--p", "0.5,0.3,0.2", "--q", "0.4,0.4,0.2")
+    assert found["accept"] == pytest.approx([1.0, 0.75, 1.0])
+    assert found["emitted"] == pytest.approx([0.5, 0.3, 0.2])
+    assert found["overlap"] == pytest.approx(0.9)
+    assert found["distance"] == pytest.approx(0.0, abs=1e-12)
+
+
+def test_derive_and_models_check_run(run: Run) -> None:
+    assert answer(run, "derive", "series")["derivations"]
+    rows = answer(run, "models", "--check")["models"]
+    assert sum(row["equal"] is True for row in rows) >= 60
+    assert not [row["id"] for row in rows if row["equal"] is False]
+
+
+def test_compose_gives_the_lecture_exercise(run: Run) -> None:
+    """4-bit weights, 20 KiB of KV per token and speculation at 4,096 tokens, against the 640-token baseline."""
+    common = ("compose", "--model", "lecture-7b", "--device", "lecture-h100", "--ctx", "4096", "--baseline-ctx", "640",
+              "--baseline-kv-bytes-per-token", "128125", "--weight-bytes", "3.47 GB", "--alpha", "0.8", "--charge", "none",
+              "--k", "4")  # fmt: skip
+    rounded = answer(run, *common, "--kv-bytes-per-token", str(0.082e9 / 4096))
+    assert round(rounded["baseline_break_even_batch"], 1) == 250.8
+    assert round(rounded["break_even_batch"], 1) == 64.5
+    assert rounded["product"] != pytest.approx(rounded["actual"], rel=1e-3)
+    assert "weights" in rounded["tension"]
+    true = answer(run, *common, "--kv-bytes-per-token", str(20 * 1024))
+    assert round(true["break_even_batch"], 1) == 66.8
+
+
+def test_policy_prints_levels_and_regret(run: Run) -> None:
+    found = answer(run, "policy", "--ctx", "1024,8192", "--sessions", "30", "--batch", "140")
+    assert found["levels"][0]["from"] == 1
+    assert 0.0 <= found["regret"] < 0.2
+    assert run("policy")[0] == run("compose", "--weights", "fp8")[0] == 0
+
+
+def test_breakeven_surface_prints_the_flip(run: Run) -> None:
+    found = answer(run, "breakeven", "--surface", "--batches", "1,16", "--contexts", "512,2048")
+    assert {(cell["batch"], cell["context"]) for cell in found["surface"]} == {
+        (b, c) for b in (1, 16) for c in (512, 2048)
+    }
+    assert "flip_context" in found
+    code, out, _ = run(
+        "breakeven", "--surface", "--batches", "1,16", "--contexts", "512,2048", "--draft", "eagle3"
+    )
+    assert code == 0
+    assert "cached tokens" in out or "no batch" in out
+
+
 OPTIMIZE = ("optimize", "--alpha", "0.8", "--draft-cost", "0.15")
 
 

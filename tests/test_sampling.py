@@ -196,6 +196,8 @@ def test_distances_by_hand() -> None:
     assert float(total_variation([1, 0], [0, 1])) == 1.0
     assert float(kl_divergence([1, 0], [0.5, 0.5])) == pytest.approx(math.log(2))
     assert float(kl_divergence([0.5, 0.5], [1, 0])) == math.inf
+    wanted = 0.5 * (math.log(0.25) - math.log(1e-310))
+    assert float(kl_divergence([0.5, 0.5], [1e-310, 1.0])) == pytest.approx(wanted)
     assert float(entropy([0.25] * 4)) == pytest.approx(math.log(4))
 
 
@@ -309,6 +311,30 @@ def test_a_tree_of_candidates_accepts_as_often_as_its_acceptances_say() -> None:
     one = candidate_set(p, q, 2)
     rounds = sample_rounds(np.stack([p, p, p]), np.stack([q, q]), 300_000, 7, candidates=2)
     assert float(rounds.accepted.mean()) == pytest.approx(one.overlap + one.overlap**2, abs=5e-3)
+
+
+@pytest.mark.parametrize("how", ["without replacement", "with replacement"])
+def test_each_candidate_is_taken_as_often_as_its_rank_says(how: Any) -> None:
+    """Both ways of drawing emit p; only the acceptances by rank tell them apart."""
+    p, q = random_pairs(1, 11)[0]
+    found = candidate_set(p, q, 3, drawn=how)
+    ranks = sample_candidates(p, q, 3, 300_000, 8, replacement=how == "with replacement").rank
+    shares = [float(np.mean(ranks == rank)) for rank in range(3)]
+    assert shares == pytest.approx(found.accept_by_rank.tolist(), abs=5e-3)
+
+
+class AlmostOne(np.random.Generator):
+    """Draws the largest number below 1 every time."""
+
+    def random(self, size: Any = None, *_: Any, **__: Any) -> Any:
+        return np.full(size, np.nextafter(1.0, 0.0))
+
+
+def test_rounding_never_leaves_a_row() -> None:
+    """Row 1 plus a number just below 1 is 2 in double precision: still a token of row 1, and a possible one."""
+    table = np.array([[0.5, 0.5, 0.0], [0.2, 0.8, 0.0], [0.0, 0.0, 1.0]])
+    rows = np.array([0, 1, 2])
+    assert draw(table, rows, AlmostOne(np.random.PCG64())).tolist() == [1, 1, 2]
 
 
 def test_samples_are_seeded() -> None:

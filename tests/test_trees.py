@@ -211,6 +211,14 @@ def test_a_sure_draft_needs_no_branches() -> None:
     assert best_tree(MASSES, 0) == Tree((), ())
 
 
+def test_of_equally_likely_paths_the_shorter_comes_first() -> None:
+    """A sure continuation is as likely as its parent, and useless without it."""
+    rates = [[0.5, 0.5], [1.0, 0.0]]
+    tree = best_tree(rates, 2, 2)
+    assert tree.paths == ((0,), (1,))
+    assert best_tree(rates, 3, 2).expected_tokens(rates) == pytest.approx(2.5)
+
+
 def test_a_tree_of_768_nodes_is_found_at_once() -> None:
     start = time.perf_counter()
     best_shape(
@@ -290,6 +298,18 @@ def test_dynamic_trees_without_anything_to_see_are_fixed() -> None:
     found = dynamic_tokens([list(MASSES)], [1.0], nodes=64, depth=4, beam=64, samples=2)
     assert found.expected_tokens == pytest.approx(best_tree(MASSES, 64, 4).expected_tokens(MASSES))
     assert found.standard_error == 0.0
+
+
+def test_each_level_expands_the_likeliest_of_the_level_before() -> None:
+    """One state, three levels, three expanded per level: EAGLE-2's procedure written out with sorted lists."""
+    rates = (0.4, 0.35, 0.05)
+    frontier, pool = [1.0], []
+    for _ in range(3):
+        children = [chance * rate for chance in frontier for rate in rates]
+        pool += children
+        frontier = sorted(children, reverse=True)[:3]
+    found = dynamic_tokens([rates], [1.0], nodes=12, depth=3, beam=3, samples=2)
+    assert found.expected_tokens == pytest.approx(1.0 + sum(sorted(pool, reverse=True)[:12]))
 
 
 @settings(max_examples=15, deadline=None)

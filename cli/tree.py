@@ -1,0 +1,106 @@
+"""`specmodel tree`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from specmodel.cli import options
+
+
+def tree(
+    rank_acceptance: Annotated[
+        str,
+        typer.Option("--rank-acceptance", help="Chance that the best, second best, ... candidate is taken."),
+    ],
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            "--nodes", parser=options.whole, metavar="WHOLE", help="Nodes asked for, root not counted."
+        ),
+    ] = None,
+    depth: Annotated[
+        int | None,
+        typer.Option("--depth", parser=options.whole, metavar="WHOLE", help="Longest path allowed."),
+    ] = None,
+    max_nodes: Annotated[
+        int,
+        typer.Option("--max-nodes", parser=options.whole, metavar="WHOLE", help="Largest tree considered."),
+    ] = 64,
+    draft_cost: Annotated[
+        float,
+        typer.Option(
+            "--draft-cost",
+            parser=options.number,
+            metavar="NUMBER",
+            help="One level of drafting / plain step.",
+        ),
+    ] = 0.02,
+    independent: Annotated[
+        bool,
+        typer.Option(
+            "--independent", help="Rates given that the candidates before failed, not shares of one draw."
+        ),
+    ] = False,
+    model: options.Model = "llama-3.1-8b",
+    device: options.Device = "h100-sxm",
+    weights: options.Weights = None,
+    kv: options.Kv = None,
+    tp: options.Tp = 1,
+    batch: options.Batch = 1,
+    ctx: options.Ctx = 1024,
+    fidelity: options.FidelityName = None,
+    engine: options.Engine = "ideal",
+    as_json: options.Json = False,
+) -> None:
+    """Print the token tree with the best speedup here, or the best of a given size."""
+    from specmodel.answers import token_tree
+    from specmodel.deployment import deploy
+
+    setting = deploy(model, device, weights=weights, kv=kv, tp=tp, fidelity=fidelity, engine=engine)
+    result = token_tree.tree(
+        setting,
+        rank_acceptance=options.numbers("rank acceptance", rank_acceptance),
+        nodes=nodes,
+        depth=depth,
+        max_nodes=max_nodes,
+        draft_cost=draft_cost,
+        batch=batch,
+        context=ctx,
+        siblings="independent" if independent else "exclusive",
+    )
+    if as_json:
+        typer.echo(result.to_json())
+        return
+    from specmodel.cli import render
+
+    children: dict[int, list[tuple[int, str]]] = {}
+    for node, (parent, rank) in enumerate(zip(result.parents, result.ranks, strict=True)):
+        children.setdefault(parent, []).append((node, f"candidate {rank + 1}"))
+    render.branches("root (the last token)", children)
+    render.listing(
+        f"tree sizes for {setting.name} on {setting.device.id}, batch {batch:,}, context {ctx:,}",
+        ("nodes", "depth", "tokens", "round cost", "speedup"),
+        [
+            (
+                (
+                    str(row.nodes),
+                    str(row.depth),
+                    f"{row.expected_tokens:.3f}",
+                    f"{row.round_cost:.3f}",
+                    f"{row.speedup:.3f}x",
+                ),
+                render.BEST if row.nodes == result.nodes else render.LOSS if row.speedup < 1.0 else "",
+            )
+            for row in result.by_size
+        ],
+    )
+    render.say(
+        f"{result.nodes} nodes, depth {result.depth}, width {result.width}: {result.expected_tokens:.4f} tokens per "
+        f"round, {result.speedup:.3f}x",
+        render.BEST,
+    )
+    render.closing(
+        why=result.why, assumptions=result.assumptions, trust=result.trust, warnings=result.warnings
+    )

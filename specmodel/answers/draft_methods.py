@@ -1,0 +1,188 @@
+"""`drafts`: every method on one workload, each at its own best draft length."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from specmodel import checks
+from specmodel.answers.common import trust
+from specmodel.deployment import MAX_BATCH, MAX_CONTEXT, deploy
+from specmodel.draft_formulas import speedup_per_gb
+from specmodel.draft_names import drafter
+from specmodel.drafter import Drafter
+from specmodel.errors import InputError
+from specmodel.model import Model
+from specmodel.result import Result
+from specmodel.rounds import DEFAULT_MAX_K
+from specmodel.speculation import Speculation
+
+if TYPE_CHECKING:
+    from specmodel.acceptance import Acceptance
+    from specmodel.deployment import Deployment
+
+# What is compared when nothing is named; a draft model, a hybrid and a pipeline need a model named with them.
+COMPARED = (
+    "eagle3",
+    "eagle",
+    "eagle2",
+    "medusa",
+    "medusa-typical",
+    "mtp",
+    "parallel",
+    "sparse-self",
+    "early-exit",
+    "lookahead",
+    "lookup",
+    "suffix",
+    "retrieval",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DraftRow:
+    """One method at its best draft length on this workload. `speedup_per_gb` is None where nothing is added."""
+
+    method: str
+    k: int
+    width: int
+    tokens_per_round: float
+    round_cost: float
+    speedup: float
+    draft_share: float
+    extra_bytes: float
+    speedup_per_gb: float | None
+    exact: bool
+    illustrative: bool
+    needs: tuple[str, ...]
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A method that this target cannot run, and why."""
+
+    method: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DraftsResult(Result):
+    """The answer of `drafts`, best first; field names are the JSON keys."""
+
+    inputs: dict[str, object]
+    drafts: list[DraftRow]
+    left_out: list[LeftOut]
+    low: float | None
+    high: float | None
+    trust: str
+    why: str
+    assumptions: list[str]
+    warnings: list[str]
+
+
+def drafts(
+    deployment: Deployment | None = None,
+    *,
+    names: Sequence[str] = (),
+    model: str | None = None,
+    batch: int = 1,
+    context: int = 1024,
+    laws: Mapping[str, Acceptance] | None = None,
+    max_k: int = DEFAULT_MAX_K,
+) -> DraftsResult:
+    """Draft methods side by side, each at its own best k, from the passes that each launches.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Methods, model ids or paths; every method that needs no further model by default.
+    model : str, optional
+        A draft model to compare with, and behind `hybrid` and `pipelined`.
+    laws : mapping, optional
+        Measured acceptance by the name given; the others use what is assumed for them, and say so.
+    """
+    setting = deployment or deploy()
+    if not isinstance(setting.model, Model):
+        raise InputError("model", setting.name, "is given as totals: name an architecture to time drafts")
+    checks.whole("batch", batch, low=1, high=MAX_BATCH)
+    checks.whole("ctx", context, low=1, high=MAX_CONTEXT)
+    wanted = list(names) or [*COMPARED, *((model, "hybrid", "pipelined") if model else ())]
+    rows, left_out = [], []
+    for name in wanted:
+        try:
+            found = drafter(name, setting.model, model=model)
+        except InputError as error:
+            if names:
+                raise
+            left_out.append(LeftOut(name, error.allowed))
+            continue
+        rows.append(_row(setting, found, (laws or {}).get(name), batch, context, max_k))
+    rows.sort(key=lambda row: -row.speedup)
+    return DraftsResult(
+        inputs={
+            **setting.describe(),
+            "batch": batch,
+            "context": context,
+            "max_k": max_k,
+            "fidelity": setting.timing.fidelity,
+            "charge": "added",
+        },
+        drafts=rows,
+        left_out=left_out,
+        low=None,
+        high=None,
+        trust=trust(setting),
+        why=_why(rows),
+        assumptions=["each draft's own passes are charged", *setting.assumptions],
+        warnings=[
+            *setting.warnings,
+            *(["acceptance marked illustrative is a lesson's example: measure your own"] if any(
+                row.illustrative for row in rows
+            ) else []),
+        ],
+    )  # fmt: skip
+
+
+def _row(
+    setting: Deployment, found: Drafter, law: Acceptance | None, batch: int, context: int, max_k: int
+) -> DraftRow:
+    method = found.method
+    assumed = None if law is not None else method.assumed
+    used = law if law is not None else method.assumed.law
+    speculation = Speculation(setting, found)
+    tokens, cost = speculation.table(used, max_k, batch, context)
+    k = int(np.argmax(tokens[1:] / cost[1:])) + 1 if len(tokens) > 1 else 0
+    taken = speculation.round_time(k, batch, context, used)
+    held = setting.memory(context, batch=batch, width=found.width(k), draft=found.artefact)
+    extra = sum(line.bytes for line in held.per_gpu if line.line.startswith("draft")) * setting.tp
+    return DraftRow(
+        method=found.name,
+        k=k,
+        width=found.width(k),
+        tokens_per_round=float(tokens[k]),
+        round_cost=float(cost[k]),
+        speedup=float(tokens[k] / cost[k]),
+        draft_share=float(taken.draft_s / taken.seconds),
+        extra_bytes=extra,
+        speedup_per_gb=speedup_per_gb(float(tokens[k] / cost[k]), extra),
+        exact=method.exact,
+        illustrative=assumed is not None and assumed.illustrative,
+        needs=method.needs,
+        source="measured" if assumed is None else assumed.source,
+    )
+
+
+def _why(rows: Sequence[DraftRow]) -> str:
+    if not rows:
+        return "no method named can run on this target"
+    top = rows[0]
+    if top.speedup <= 1.0:
+        return f"none pays: the best, {top.method}, costs {top.round_cost:.2f} plain steps for {top.tokens_per_round:.2f} tokens"
+    return (
+        f"{top.method} yields {top.tokens_per_round:.2f} tokens for {top.round_cost:.2f} plain steps; "
+        f"{top.draft_share:.0%} of its round is drafting"
+    )
