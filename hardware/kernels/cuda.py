@@ -1,4 +1,5 @@
-# mypy: disable-error-code="misc, untyped-decorator, no-untyped-call, unused-ignore"
+# mypy: disable-error-code="misc, untyped-decorator, no-untyped-call, no-untyped-def, no-any-return"
+# ruff: noqa: N803 -- Triton kernels: capitals are pointers and compile-time constants
 """Split-KV decode attention in Triton, and the weight matrices of a layer through torch.
 
 How one pass over the cache serves every query (flash decoding [1]_ with the queries packed):
@@ -23,6 +24,7 @@ References
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -30,7 +32,7 @@ import triton
 import triton.language as tl
 
 from specmodel.errors import InputError
-from specmodel.hardware.kernels import chain
+from specmodel.hardware.kernels import LayerShape, chain
 
 LOG2_E = math.log2(math.e)
 
@@ -173,8 +175,8 @@ def splits_of(programs: int, blocks: int, slots: int) -> int:
     Returns
     -------
     int
-        The fewest splits, up to 64, that keep at least 0.9 of the best attainable share of slots busy: the last
-        round of programs is seldom full, and every split costs a pass through memory of its own.
+        The fewest splits, up to 64, that keep at least 0.9 of the best attainable share of slots busy: the
+        last round of programs is seldom full, and every split costs a pass through memory of its own.
     """
 
     def busy(splits: int) -> float:
@@ -258,9 +260,11 @@ def check_shapes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
     """Refuse what the kernel would read wrongly."""
     if q.dim() != 4 or k.dim() != 4 or k.shape != v.shape:
         raise InputError("q, k, v", [tuple(t.shape) for t in (q, k, v)], "must have 4 axes, k and v alike")
-    batch, width, heads, head_dim = q.shape
+    batch, _, heads, head_dim = q.shape
     if k.shape[0] != batch or k.shape[3] != head_dim or heads % k.shape[1]:
-        raise InputError("k", tuple(k.shape), f"must fit q {tuple(q.shape)}: (batch, kv_heads, tokens, head_dim)")
+        raise InputError(
+            "k", tuple(k.shape), f"must fit q {tuple(q.shape)}: (batch, kv_heads, tokens, head_dim)"
+        )
     if head_dim not in (16, 32, 64, 128, 256):
         raise InputError("head_dim", head_dim, "must be 16, 32, 64, 128 or 256")
     if q.dtype not in (torch.bfloat16, torch.float16):
@@ -281,7 +285,7 @@ def slots(device: torch.device) -> int:
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """``x @ weight.T``, 16 bit: the vendor library's matrix product. x (tokens, inputs), weight (outputs, inputs)."""
+    """``x @ weight.T`` in 16 bit by the vendor's library; x (tokens, inputs), weight (outputs, inputs)."""
     return torch.nn.functional.linear(x, weight)
 
 
@@ -304,3 +308,47 @@ def has_linear_int8(device: torch.device | str) -> bool:
     except (AttributeError, NotImplementedError, RuntimeError):
         return False
     return True
+
+
+def layer_pass(
+    shape: LayerShape,
+    weights: Mapping[str, torch.Tensor],
+    k: torch.Tensor,
+    v: torch.Tensor,
+    x: torch.Tensor,
+    lengths: torch.Tensor,
+    seen: torch.Tensor,
+    launch: Launch | None = None,
+) -> torch.Tensor:
+    """One decoder layer for ``width`` new tokens per sequence, without rotary embedding.
+
+    Parameters
+    ----------
+    weights : mapping of Tensor
+        The four matrices of ``shape.matrices``.
+    k, v : Tensor, shape (batch, kv_heads, capacity, head_dim)
+        The cache; the new tokens' keys and values are written to the end of each sequence.
+    x : Tensor, shape (batch, width, hidden)
+        Activations.
+    lengths, seen : Tensor
+        As `attention` takes them.
+
+    Returns
+    -------
+    Tensor, shape of x
+    """
+    batch, width, hidden = x.shape
+    heads, kv_heads, dim = shape.heads, shape.kv_heads, shape.head_dim
+
+    def normed(y: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.rms_norm(y, (hidden,), eps=1e-6)
+
+    qkv = linear(normed(x), weights["qkv"]).view(batch, width, heads + 2 * kv_heads, dim)
+    sequence = torch.arange(batch, device=x.device)[:, None]
+    place = lengths[:, None].long() - width + torch.arange(width, device=x.device)
+    k[sequence, :, place] = qkv[:, :, heads : heads + kv_heads].to(k.dtype)
+    v[sequence, :, place] = qkv[:, :, heads + kv_heads :].to(v.dtype)
+    mixed = attention(qkv[:, :, :heads].contiguous(), k, v, lengths, seen, launch=launch)
+    x = x + linear(mixed.view(batch, width, heads * dim), weights["o"])
+    gate, up = linear(normed(x), weights["gate_up"]).chunk(2, dim=-1)
+    return x + linear(torch.nn.functional.silu(gate) * up, weights["down"])
