@@ -57,7 +57,8 @@ class Grid:
     """Which points to measure, and how long.
 
     A point is visited ``visits`` times, some other points in between; each visit takes samples for
-    ``visit_s`` seconds, at least one.
+    ``visit_s`` seconds, at least one. Points whose samples other processes disturbed are visited again, for
+    ``patience_s`` seconds in all.
     """
 
     layers: tuple[str, ...]
@@ -70,6 +71,7 @@ class Grid:
     cache_bytes: float
     visits: int
     visit_s: float
+    patience_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

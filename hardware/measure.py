@@ -41,6 +41,7 @@ BACKENDS = ("cpu", "cuda")
 _KERNELS = ("kernels/__init__.py", "kernels/cpu.py", "kernels/cuda.py", "on_cpu.py", "on_cuda.py")
 _BLOCK = 12  # points that take turns: what disturbs the machine for a second does not spoil one point alone
 _MOST_SAMPLES = 15  # of one visit
+_ENOUGH = 3  # samples that a median needs
 _MOST_TOKENS = {"int8": 128}  # torch's weight-only product is made for few tokens, and very slow for many
 
 Progress: TypeAlias = Callable[[int, int, str], None]
@@ -63,6 +64,9 @@ class Measurement:
         Rows of a whole measurement.
     seconds : float
         Time that this run took. [s]
+    disturbed : float
+        Share of this run's samples in which other processes took a core. Above a tenth or so the machine was
+        busy, and the times say more about that than about the kernel.
     ceilings : Ceilings
         The machine's own limits.
     figures : mapping
@@ -77,6 +81,7 @@ class Measurement:
     resumed: int
     points: int
     seconds: float
+    disturbed: float
     ceilings: Ceilings
     figures: Mapping[str, float]
 
@@ -242,6 +247,8 @@ class _Run:
             "runs": [*earlier.get("runs", []), {"started": _now(), "state": dict(machine.state())}],
         }
         self.resumed = self.rows
+        self.samples = self.disturbed = 0
+        self.patience_s = grid.patience_s
 
     def _times(self) -> dict[Point, float]:
         """The points measured so far, by this run or earlier ones. [s]"""
@@ -281,15 +288,28 @@ class _Run:
             timers.append(self.machine.timer(point))
         samples: list[list[Sample]] = [[] for _ in block]
         for visit in range(self.grid.visits):
-            order = range(len(block)) if visit % 2 == 0 else reversed(range(len(block)))
-            for at in order:
-                until, taken = time.perf_counter() + self.grid.visit_s, 0
-                while not taken or (taken < _MOST_SAMPLES and time.perf_counter() < until):
-                    before = _switches()
-                    seconds = timers[at]()
-                    samples[at].append((seconds, _switches() - before))
-                    taken += 1
+            for at in range(len(block)) if visit % 2 == 0 else reversed(range(len(block))):
+                self._visit(timers[at], samples[at])
+        while self.patience_s > 0.0 and (
+            unsure := [at for at, taken in enumerate(samples) if not _calm(taken)]
+        ):
+            begun = time.perf_counter()
+            for at in unsure:
+                self._visit(timers[at], samples[at])
+            self.patience_s -= time.perf_counter() - begun
         yield from zip(block, samples, strict=True)
+
+    def _visit(self, timer: Callable[[], float], samples: list[Sample]) -> None:
+        until = time.perf_counter() + self.grid.visit_s
+        for _ in range(_MOST_SAMPLES):
+            before = _switches()
+            seconds = timer()
+            switches = _switches() - before
+            samples.append((seconds, switches))
+            self.samples += 1
+            self.disturbed += switches > 0
+            if time.perf_counter() >= until:
+                return
 
     @property
     def ceilings(self) -> Ceilings:
@@ -304,7 +324,9 @@ class _Run:
         """Write down how it went."""
         rows = self.rows
         figures = figures_of(self.machine, self._times(), self.ceilings)
+        disturbed = self.disturbed / self.samples if self.samples else 0.0
         self.record["runs"][-1] |= {
+            "disturbed": round(disturbed, 3),
             "ended": _now(),
             "seconds": round(seconds, 1),
             "state_after": dict(self.machine.state()),
@@ -325,19 +347,25 @@ class _Run:
             self.resumed,
             len(self.points),
             seconds,
+            disturbed,
             self.ceilings,
             figures,
         )
 
 
 def undisturbed(samples: Sequence[Sample]) -> list[float]:
-    """The times of the samples in which other processes took this one's cores least often.
+    """The times of the samples in which other processes took this one's cores least often, three at least.
 
-    >>> undisturbed([(1.0, 0), (5.0, 3), (1.1, 0), (1.2, 1)])
-    [1.0, 1.1]
+    >>> undisturbed([(1.0, 0), (5.0, 3), (1.1, 0), (1.2, 1), (1.3, 1), (9.0, 2)])
+    [1.0, 1.1, 1.2, 1.3]
     """
-    calm = statistics.median_low([switches for _, switches in samples])
-    return [seconds for seconds, switches in samples if switches <= calm]
+    bearable = sorted(switches for _, switches in samples)[:_ENOUGH][-1]
+    return [seconds for seconds, switches in samples if switches <= bearable]
+
+
+def _calm(samples: Sequence[Sample]) -> bool:
+    """Whether enough samples were not disturbed at all."""
+    return sum(switches == 0 for _, switches in samples) >= min(_ENOUGH, len(samples))
 
 
 def _switches() -> int:
