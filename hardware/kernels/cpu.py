@@ -8,6 +8,7 @@ lock inside a product, and blocks are small enough that BLAS starts no threads o
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -104,65 +105,74 @@ def attention(
     lengths = [int(length) for length in lengths]
     if len(lengths) != batch or not all(width <= length <= capacity for length in lengths):
         raise InputError("lengths", lengths, f"must be {batch} values of {width} to {capacity}")
-    masks = [chain(width)] * batch if seen is None else [[int(bits) for bits in row] for row in seen]
-    rows = width * heads // kv_heads
-    # Rows of one KV head: (new token, head of the group), scaled once here instead of every score.
+    masks = np.array([chain(width)] * batch if seen is None else list(seen), dtype=np.int64)
+    if masks.shape != (batch, width):
+        raise InputError("seen", masks.shape, f"must be {batch} x {width} words of bits")
+    # A lane is one KV head of one sequence; its rows are (new token, head of the group). The queries are
+    # scaled once here instead of every score later.
+    lanes, rows = batch * kv_heads, width * heads // kv_heads
     packed = q.reshape(batch, width, kv_heads, -1, head_dim).transpose(0, 2, 1, 3, 4)
-    packed = packed.reshape(batch, kv_heads, rows, head_dim) * np.float32(head_dim**-0.5)
-    out = np.empty((batch, kv_heads, rows, head_dim), np.float32)
+    packed = packed.reshape(lanes, rows, head_dim) * np.float32(head_dim**-0.5)
+    keys, values = (cached.reshape(lanes, capacity, head_dim) for cached in (k, v))
+    bits = (masks[:, :, None] >> np.arange(width) & 1).astype(bool).repeat(kv_heads, axis=0)
+    out = np.empty_like(packed)
 
-    def work(piece: tuple[int, slice]) -> None:
-        b, some = piece
-        out[b, some] = _attend(packed[b, some], k[b, some], v[b, some], lengths[b], masks[b])
+    def work(piece: tuple[slice, int]) -> None:
+        some, length = piece
+        out[some] = _attend(packed[some], keys[some], values[some], length, bits[some])
 
-    if thread_count() == 1:
-        for piece in _pieces(lengths, kv_heads, rows):
+    pieces = _pieces(lengths, kv_heads, rows)
+    if thread_count() == 1 or len(pieces) == 1:
+        for piece in pieces:
             work(piece)
     else:
-        list(pool().map(work, _pieces(lengths, kv_heads, rows)))
+        list(pool().map(work, pieces))
     out = out.reshape(batch, kv_heads, width, -1, head_dim).transpose(0, 2, 1, 3, 4)
     return np.ascontiguousarray(out).reshape(q.shape)
 
 
-def _pieces(lengths: Sequence[int], kv_heads: int, rows: int) -> list[tuple[int, slice]]:
-    """(sequence, KV heads) that one thread takes at a time: enough pieces for all, scores within cache."""
-    per_thread = max(1, len(lengths) * kv_heads // thread_count())
-    pieces = []
-    for b, length in enumerate(lengths):
-        fit = _SCORE_BYTES // (4 * length * rows)
-        step = max(1, min(kv_heads, per_thread, fit))
-        pieces += [(b, slice(first, min(first + step, kv_heads))) for first in range(0, kv_heads, step)]
+def _pieces(lengths: Sequence[int], kv_heads: int, rows: int) -> list[tuple[slice, int]]:
+    """(lanes, length) that one thread takes at a time: lanes of equal length, scores that fit the cache.
+
+    Few and large: the interpreter runs between them, and only one thread at a time can be in it.
+    """
+    most = max(1, len(lengths) * kv_heads // thread_count())
+    pieces, first = [], 0
+    for length, alike in itertools.groupby(lengths):
+        stop = first + kv_heads * len(list(alike))
+        step = max(1, min(most, _SCORE_BYTES // (4 * length * rows)))
+        pieces += [(slice(at, min(at + step, stop)), length) for at in range(first, stop, step)]
+        first = stop
     return pieces
 
 
-def _attend(q: Floats, k: Floats, v: Floats, length: int, seen: Sequence[int]) -> Floats:
-    """Some KV heads of one sequence: q (heads, rows, dim), k and v (heads, capacity, dim)."""
-    heads, rows, dim = q.shape
-    size, width = block_tokens(dim), len(seen)
+def _attend(q: Floats, k: Floats, v: Floats, length: int, seen: NDArray[np.bool_]) -> Floats:
+    """Lanes of one length: q (lanes, rows, dim), k, v (lanes, capacity, dim), seen (lanes, width, width)."""
+    lanes, rows, dim = q.shape
+    size, width = block_tokens(dim), seen.shape[1]
     blocks = -(-length // size)
-    k, v = (cached[:, : blocks * size].reshape(heads, blocks, 1, size, dim) for cached in (k, v))
+    k, v = (cached[:, : blocks * size].reshape(lanes, blocks, 1, size, dim) for cached in (k, v))
     # All rows follow each other on one block of keys: it is in the core's cache from the second on.
-    scores = (k @ q[:, None, :, :, None])[..., 0]  # (heads, blocks, rows, size)
+    scores = (k @ q[:, None, :, :, None])[..., 0]  # (lanes, blocks, rows, size)
     first = (length - width) // size  # the first block that holds a new token
-    hidden = _hidden(np.arange(first * size, blocks * size) - (length - width), seen)
-    hidden = hidden.reshape(width, blocks - first, size).transpose(1, 0, 2)
-    # Row = (new token, head of the group): both axes apart, the mask is the same for the group.
-    by_token = scores.reshape(heads, blocks, width, rows // width, size)[:, first:]
-    np.copyto(by_token, -np.inf, where=hidden[None, :, :, None, :])
+    visible = _visible(np.arange(first * size, blocks * size) - (length - width), seen)
+    visible = visible.reshape(lanes, width, blocks - first, size).transpose(0, 2, 1, 3)
+    # Row = (new token, head of the group): with both axes apart, the mask is the same for the group.
+    by_token = scores.reshape(lanes, blocks, width, rows // width, size)[:, first:]
+    np.copyto(by_token, -np.inf, where=~visible[:, :, :, None])
     scores -= scores.max(axis=(1, 3))[:, None, :, None]
     np.exp(scores, out=scores)
     mass = scores.sum(axis=(1, 3))
-    total = (scores[:, :, :, None] @ v)[:, :, :, 0].sum(axis=1)  # (heads, rows, dim)
+    total = (scores[:, :, :, None] @ v)[:, :, :, 0].sum(axis=1)  # (lanes, rows, dim)
     return np.asarray(total / mass[..., None])
 
 
-def _hidden(node: NDArray[Any], seen: Sequence[int]) -> NDArray[np.bool_]:
-    """Which tokens each new token must not see; ``node`` counts from the first new token, below 0: cached."""
-    width = len(seen)
-    bits = np.array([[bits >> j & 1 for j in range(width)] for bits in seen], dtype=bool)
+def _visible(node: NDArray[Any], seen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which tokens each new token sees; ``node`` counts them from the first new one, below 0: cached."""
+    width = seen.shape[1]
     new = (node >= 0) & (node < width)
-    visible: NDArray[np.bool_] = (node < 0) | (new & bits[:, np.clip(node, 0, width - 1)])
-    return ~visible
+    visible: NDArray[np.bool_] = (node < 0) | (new & seen[:, :, np.clip(node, 0, width - 1)])
+    return visible
 
 
 def layer_pass(
