@@ -14,6 +14,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -223,7 +224,8 @@ class _Run:
         provenance = provenance_of(identity, machine, quick)
         self.command = f"specmodel measure --backend {machine.backend}" + (" --quick" if quick else "")
         comments = [
-            f"{self.command}; the project's own decode kernel; all about the machine in {prefix.name}.json",
+            f"specmodel {_version()}, its own decode kernel; all about the machine in {prefix.name}.json",
+            self.command,
             f"gpu {machine.device}" if machine.backend == "cuda" else f"device {prefix.name}.toml",
             "us = median; spread = (upper - lower quartile) / median",
         ]
@@ -394,6 +396,13 @@ def provenance_of(identity: Mapping[str, Any], machine: Machine, quick: bool) ->
     for name in _KERNELS:
         digest.update(files("specmodel.hardware").joinpath(name).read_bytes())
     return digest.hexdigest()[:16]
+
+
+def _version() -> str:
+    try:
+        return version("specmodel")
+    except PackageNotFoundError:  # run from a checkout
+        return "from source"
 
 
 def _now() -> str:
