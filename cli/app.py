@@ -29,6 +29,7 @@ COMMANDS = (
     "models",
     "validate",
     "calibrate",
+    "measure",
 )
 
 
