@@ -208,7 +208,7 @@ def _refuse_doubled(
 
 def _fold(name: str) -> str:
     """A name without what people write differently: case, separators, the maker in front."""
-    return _MAKERS.sub("", re.sub(r"[-_\s]", "", name.casefold()))
+    return _MAKERS.sub("", re.sub(r"[-_.\s]", "", name.casefold()))
 
 
 def _folder() -> Traversable:
