@@ -18,6 +18,8 @@ COMMANDS = (
     "breakeven",
     "step",
     "memory",
+    "compose",
+    "policy",
     "drafts",
     "tree",
     "alpha",
@@ -27,6 +29,7 @@ COMMANDS = (
     "models",
     "validate",
     "calibrate",
+    "measure",
 )
 
 

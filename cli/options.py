@@ -171,6 +171,17 @@ def numbers(field: str, text: str) -> list[float]:
     return found
 
 
+def wholes(field: str, text: str) -> tuple[int, ...]:
+    """The whole numbers of a comma-separated list."""
+    found = []
+    for part in text.split(","):
+        try:
+            found.append(int(part))
+        except ValueError:
+            raise InputError(field, part.strip(), "must be whole numbers separated by commas") from None
+    return tuple(found)
+
+
 def rates(text: str | None) -> list[float] | None:
     """The acceptance list, where one was given."""
     return None if text is None else numbers("acceptance", text)

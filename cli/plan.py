@@ -101,8 +101,8 @@ def plan(
         "isl": isl,
         "osl": osl,
         "lossy": lossy or None,
-        "batch": None if batch is None else _wholes("batch", batch),
-        "context": None if ctx is None else _wholes("ctx", ctx),
+        "batch": None if batch is None else options.wholes("batch", batch),
+        "context": None if ctx is None else options.wholes("ctx", ctx),
     }
     request = replace(base, **{name: value for name, value in given.items() if value is not None})
     shared = {
@@ -125,16 +125,6 @@ def plan(
         typer.echo(result.to_json())
         return
     _show(result)
-
-
-def _wholes(name: str, text: str) -> tuple[int, ...]:
-    found = []
-    for part in text.split(","):
-        try:
-            found.append(int(part))
-        except ValueError:
-            raise InputError(name, part.strip(), "must be whole numbers separated by commas") from None
-    return tuple(found)
 
 
 def _drafts(

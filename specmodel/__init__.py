@@ -12,15 +12,19 @@ if TYPE_CHECKING:
     from specmodel.acceptance import Geometric, PerPosition, tokens_per_round
     from specmodel.algebra import derive
     from specmodel.answers.batches import breakeven
+    from specmodel.answers.combination import compose
     from specmodel.answers.draft_length import optimize
     from specmodel.answers.draft_methods import drafts
     from specmodel.answers.footprint import memory
     from specmodel.answers.pass_time import step
+    from specmodel.answers.schedule import policy
     from specmodel.answers.token_tree import tree
     from specmodel.calibration import calibrate
     from specmodel.catalog import device, devices, models
     from specmodel.deployment import Deployment, deploy
     from specmodel.errors import InputError
+    from specmodel.evidence import alpha
+    from specmodel.planner import plan
     from specmodel.sampling import exact
     from specmodel.validation import validate
 
@@ -41,6 +45,10 @@ _HOMES = {
     "validate": "validation",
     "calibrate": "calibration",
     "models": "catalog",
+    "alpha": "evidence",
+    "compose": "answers.combination",
+    "policy": "answers.schedule",
+    "plan": "planner",
     "optimize": "answers.draft_length",
     "step": "answers.pass_time",
     "tokens_per_round": "acceptance",
@@ -51,8 +59,10 @@ __all__ = [
     "Geometric",
     "InputError",
     "PerPosition",
+    "alpha",
     "breakeven",
     "calibrate",
+    "compose",
     "deploy",
     "derive",
     "device",
@@ -62,6 +72,8 @@ __all__ = [
     "memory",
     "models",
     "optimize",
+    "plan",
+    "policy",
     "step",
     "tokens_per_round",
     "tree",

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from specmodel.units import Numeric
 
 
+MAX_BATCH = 1_000_000  # no engine steps more sequences at once
+MAX_CONTEXT = 100_000_000  # longer than any model reads; stops slips such as bytes given for tokens
+
+
 def is_scalar(value: object) -> bool:
     """Whether a value is a plain Python number (and so needs no NumPy)."""
     return isinstance(value, (int, float))

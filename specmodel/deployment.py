@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specmodel import catalog, checks, ledger, passes
+from specmodel.checks import MAX_BATCH, MAX_CONTEXT
 from specmodel.engine import IDEAL, EngineTime
 from specmodel.errors import InputError
 from specmodel.model import Model, Totals
@@ -24,11 +25,19 @@ if TYPE_CHECKING:
     from specmodel.ledger import Memory
     from specmodel.units import Numeric
 
+__all__ = [
+    "DEFAULT_CONTEXT",
+    "DEFAULT_DEVICE",
+    "DEFAULT_MODEL",
+    "MAX_BATCH",
+    "MAX_CONTEXT",
+    "Deployment",
+    "deploy",
+]
+
 DEFAULT_MODEL = "llama-3.1-8b"
 DEFAULT_DEVICE = "h100-sxm"
 DEFAULT_CONTEXT = 1024
-MAX_CONTEXT = 100_000_000  # longer than any model reads; stops slips such as bytes given for tokens
-MAX_BATCH = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +183,7 @@ def deploy(
     share = machine.usable_memory_fraction if memory_fraction is None else memory_fraction
     checks.real("memory fraction", share, low=0.0, high=1.0, above=True)
     if kv_bytes_per_token is not None:
-        asked = _with_cache(asked, checks.real("kv bytes per token", kv_bytes_per_token, low=1.0, high=1e9))
+        asked = with_cache(asked, checks.real("kv bytes per token", kv_bytes_per_token, low=1.0, high=1e9))
     charged = catalog.engine(engine) if isinstance(engine, str) else engine
     reads = charged.kv_reread if kv_reread is None else kv_reread
     if isinstance(calibration, str):
@@ -202,7 +211,7 @@ def deploy(
     )
 
 
-def _with_cache(model: Model | Totals, bytes_per_token: float) -> Model | Totals:
+def with_cache(model: Model | Totals, bytes_per_token: float) -> Model | Totals:
     """The model with a cache of so many bytes per token: the counted elements, stored in more or fewer bits."""
     if isinstance(model, Totals):
         return replace(model, kv_bytes_per_token=bytes_per_token)

@@ -15,7 +15,7 @@ import numpy as np
 from specmodel import checks
 from specmodel.acceptance import MAX_K, expected_tokens_to
 from specmodel.deployment import MAX_CONTEXT, Deployment
-from specmodel.deployment import _with_cache as with_cache
+from specmodel.deployment import with_cache as with_cache
 from specmodel.errors import InputError
 from specmodel.formats import number_format
 from specmodel.model import Model, Totals

@@ -15,11 +15,15 @@ from numpy.typing import NDArray
 
 from specmodel import checks
 from specmodel.acceptance import expected_tokens_to
+from specmodel.checks import MAX_BATCH
+from specmodel.errors import InputError
 from specmodel.rounds import CHARGES, DEFAULT_MAX_K
+from specmodel.speculation import Speculation
 
 if TYPE_CHECKING:
     from specmodel.acceptance import Acceptance
     from specmodel.deployment import Deployment
+    from specmodel.drafter import Drafter
 
 Floats = NDArray[np.float64]
 TIE = 1e-12  # a speedup this close to 1 is a tie, and a tie does not pay
@@ -87,8 +91,9 @@ def operating_range(
     law: Acceptance,
     *,
     context: int,
-    draft_cost: float,
+    draft_cost: float = 0.0,
     charge: str = "added",
+    drafter: Drafter | None = None,
     k: int | None = None,
     max_k: int = DEFAULT_MAX_K,
 ) -> Range:
@@ -96,6 +101,10 @@ def operating_range(
 
     Parameters
     ----------
+    draft_cost, charge
+        The draft's time as a ratio to a plain step, and how it enters.
+    drafter : Drafter, optional
+        Instead of a ratio: a draft whose own passes are timed, and whose weights and cache take their memory.
     k : int or None
         A fixed draft length; None takes the best k >= 1 at each batch.
 
@@ -105,27 +114,40 @@ def operating_range(
     each change of sign is then located exactly.
     """
     checks.choice("charge", charge, CHARGES)
-    if k is None and law.max_k is not None:
-        max_k = min(max_k, law.max_k)
-    ks = np.arange(1, max_k + 1) if k is None else np.array([k])
+    ks = _depths(law, drafter, k, max_k)
     tokens = np.array(expected_tokens_to(law, int(ks[-1]) if ks.size else 0))
-    limit = deployment.memory_limit_batch(context, width=1 if k is None else k + 1)
+    widest = 1 if k is None else _width(drafter, k)
+    held = deployment.memory(
+        context,
+        width=widest,
+        draft=None if drafter is None else drafter.artefact,
+        draft_tp=None if drafter is None or drafter.artefact is None else drafter.tp,
+    )
+    limit = min(MAX_BATCH, held.max_batch)
     if limit == 0 or ks.size == 0 or ks[-1] == 0:
         whole = (Interval(1, limit, False),) if limit else ()
         depth = (DepthInterval(1, limit, 0),) if limit else ()
         return Range(limit, whole, (), depth, 1.0 if limit else None, 1.0 if limit else None, None)
 
     def by_k(batch: Floats) -> Floats:
-        return np.asarray(
-            deployment.speedups(
-                tokens,
-                k=ks[:, None],
-                batch=np.atleast_1d(batch)[None, :],
-                context=context,
-                draft_cost=draft_cost,
-                charge=charge,
+        batches = np.atleast_1d(batch)
+        if drafter is None:
+            return np.asarray(
+                deployment.speedups(
+                    tokens,
+                    k=ks[:, None],
+                    batch=batches[None, :],
+                    context=context,
+                    draft_cost=draft_cost,
+                    charge=charge,
+                )
             )
-        )
+        speculation = Speculation(deployment, drafter)
+        plain = deployment.plain_seconds(batches, context)
+        rows = [speculation.round_time(int(depth), batches, context, law).seconds / plain for depth in ks]
+        costs: Floats = np.stack([np.broadcast_to(row, batches.shape) for row in rows])
+        yielded: Floats = tokens[ks][:, None]
+        return yielded / costs
 
     def gain(batch: Floats) -> Floats:
         """Best speedup over the depths allowed, less 1."""
@@ -158,13 +180,29 @@ def operating_range(
         depths=depth_runs,
         speedup_at_1=float(gains[0] + 1.0),
         speedup_at_limit=float(gains[-1] + 1.0),
-        at_limit=binding(deployment, limit, context, k_at_limit),
+        at_limit=binding(deployment, limit, context, k_at_limit, _width(drafter, k_at_limit)),
     )
 
 
-def binding(deployment: Deployment, batch: int, context: int, k: int) -> Binding:
+def _depths(law: Acceptance, drafter: Drafter | None, k: int | None, max_k: int) -> NDArray[np.int64]:
+    """The draft lengths to look at: the one asked for, or all that law, method and caller allow."""
+    if k is not None:
+        deepest = None if drafter is None else drafter.method.deepest
+        if deepest is not None and k > deepest:
+            raise InputError("k", k, f"at most {deepest}, the most that this draft can propose")
+        return np.array([k])
+    if drafter is not None:
+        return np.arange(1, drafter.method.last_k(law, max_k) + 1)
+    return np.arange(1, (max_k if law.max_k is None else min(max_k, law.max_k)) + 1)
+
+
+def _width(drafter: Drafter | None, k: int) -> int:
+    return k + 1 if drafter is None else drafter.width(k)
+
+
+def binding(deployment: Deployment, batch: int, context: int, k: int, width: int) -> Binding:
     """What a verification pass waits for at one batch, and by what factor."""
-    taken = deployment.pass_time(batch, context, k + 1)
+    taken = deployment.pass_time(batch, context, width)
     memory, compute = float(taken.memory_seconds), float(taken.compute_seconds)
     larger, smaller = max(memory, compute), min(memory, compute)
     return Binding(

@@ -249,6 +249,40 @@ def test_derive_and_models_check_run(run: Run) -> None:
     assert not [row["id"] for row in rows if row["equal"] is False]
 
 
+def test_compose_gives_the_lecture_exercise(run: Run) -> None:
+    """4-bit weights, 20 KiB of KV per token and speculation at 4,096 tokens, against the 640-token baseline."""
+    common = ("compose", "--model", "lecture-7b", "--device", "lecture-h100", "--ctx", "4096", "--baseline-ctx", "640",
+              "--baseline-kv-bytes-per-token", "128125", "--weight-bytes", "3.47 GB", "--alpha", "0.8", "--charge", "none",
+              "--k", "4")  # fmt: skip
+    rounded = answer(run, *common, "--kv-bytes-per-token", str(0.082e9 / 4096))
+    assert round(rounded["baseline_break_even_batch"], 1) == 250.8
+    assert round(rounded["break_even_batch"], 1) == 64.5
+    assert rounded["product"] != pytest.approx(rounded["actual"], rel=1e-3)
+    assert "weights" in rounded["tension"]
+    true = answer(run, *common, "--kv-bytes-per-token", str(20 * 1024))
+    assert round(true["break_even_batch"], 1) == 66.8
+
+
+def test_policy_prints_levels_and_regret(run: Run) -> None:
+    found = answer(run, "policy", "--ctx", "1024,8192", "--sessions", "30", "--batch", "140")
+    assert found["levels"][0]["from"] == 1
+    assert 0.0 <= found["regret"] < 0.2
+    assert run("policy")[0] == run("compose", "--weights", "fp8")[0] == 0
+
+
+def test_breakeven_surface_prints_the_flip(run: Run) -> None:
+    found = answer(run, "breakeven", "--surface", "--batches", "1,16", "--contexts", "512,2048")
+    assert {(cell["batch"], cell["context"]) for cell in found["surface"]} == {
+        (b, c) for b in (1, 16) for c in (512, 2048)
+    }
+    assert "flip_context" in found
+    code, out, _ = run(
+        "breakeven", "--surface", "--batches", "1,16", "--contexts", "512,2048", "--draft", "eagle3"
+    )
+    assert code == 0
+    assert "cached tokens" in out or "no batch" in out
+
+
 OPTIMIZE = ("optimize", "--alpha", "0.8", "--draft-cost", "0.15")
 
 

@@ -12,6 +12,8 @@ ROOT = Path(__file__).parent.parent
 EXPECTED = {
     # The lecture's printed values (000, section 16): best k and speedup by alpha; crossings recomputed (golden).
     "lecture_table.py": ("best k 2, 1.508x", "best k 5, 2.108x", "323.43", "250.79", "338.73", "259.90"),
+    # Exercise 5 and the NVFP4 chain, recomputed (golden compose-ex5-breakeven-k4, compose-003-unquantised-draft).
+    "combined_levers.py": ("from 250.8 to 64.5", "1185 tokens/s", "1329 tokens/s"),
     "real_config.py": ("context 16,384: never loses",),
 }
 

@@ -18,10 +18,12 @@ from specmodel.answers.common import (
 from specmodel.deployment import MAX_CONTEXT, deploy
 from specmodel.operating_range import operating_range
 from specmodel.result import Result
+from specmodel.speculation import Speculation
 
 if TYPE_CHECKING:
     from specmodel.acceptance import Acceptance
     from specmodel.deployment import Deployment
+    from specmodel.drafter import Drafter
     from specmodel.operating_range import Binding, DepthInterval, Interval, Range
 
 
@@ -72,12 +74,14 @@ def breakeven(
     extend: bool = False,
     draft_cost: float = DEFAULT_DRAFT_COST,
     charge: str = "added",
+    drafter: Drafter | None = None,
     k: int | None = None,
     max_k: int = rounds.DEFAULT_MAX_K,
 ) -> BreakevenResult:
     """Every batch interval in which speculation pays, up to the batch that memory allows.
 
-    `deployment` defaults to Llama-3.1-8B in bf16 on one H100 SXM; see `specmodel.deploy`.
+    `deployment` defaults to Llama-3.1-8B in bf16 on one H100 SXM; see `specmodel.deploy`. With a `drafter` its own
+    passes are charged instead of `draft_cost`, and its weights and cache come out of the same memory.
     """
     setting = deployment or deploy()
     checks.whole("ctx", context, low=1, high=MAX_CONTEXT)
@@ -87,7 +91,9 @@ def breakeven(
     checks.whole("max_k", max_k, high=MAX_K)
     assumed = DEFAULT_ALPHA if alpha is None and acceptance is None else alpha
     law = rounds.acceptance_from(assumed, acceptance, conditional=conditional, extend=extend)
-    found = operating_range(setting, law, context=context, draft_cost=cost, charge=charge, k=k, max_k=max_k)
+    found = operating_range(
+        setting, law, context=context, draft_cost=cost, charge=charge, drafter=drafter, k=k, max_k=max_k
+    )
     warnings = list(setting.warnings)
     if found.memory_limit_batch == 0:
         warnings.append(setting.why_nothing_fits(context))
@@ -96,7 +102,8 @@ def breakeven(
             **setting.describe(),
             "alpha": getattr(law, "alpha", None),
             "acceptance": None if hasattr(law, "alpha") else list(law.survival(law.max_k or max_k)),
-            "draft_cost": cost,
+            "draft": None if drafter is None else drafter.name,
+            "draft_cost": cost if drafter is None else None,
             "charge": charge,
             "max_k": max_k,
             "fidelity": setting.timing.fidelity,
@@ -111,14 +118,18 @@ def breakeven(
         fits=found.memory_limit_batch > 0,
         at_limit=found.at_limit,
         k_by_batch=list(found.depths),
-        by_batch=_by_batch(setting, law, found.memory_limit_batch, context, cost, charge, k, max_k),
+        by_batch=_by_batch(setting, law, drafter, found.memory_limit_batch, context, cost, charge, k, max_k),
         speedup_at_1=found.speedup_at_1,
         speedup_at_limit=found.speedup_at_limit,
         low=None,
         high=None,
         trust=trust(setting),
         why=_why_range(setting, found, context),
-        assumptions=[law.describe(), charge_words(charge, cost), *setting.assumptions],
+        assumptions=[
+            law.describe(),
+            charge_words(charge, cost) if drafter is None else f"the passes of {drafter.name} are charged",
+            *setting.assumptions,
+        ],
         warnings=warnings,
     )
 
@@ -126,6 +137,7 @@ def breakeven(
 def _by_batch(
     setting: Deployment,
     law: Acceptance,
+    drafter: Drafter | None,
     limit: int,
     context: int,
     cost: float,
@@ -138,8 +150,15 @@ def _by_batch(
     rows = []
     for batch in [*batches, *([limit] if limit else [])]:
         last = max_k if k is None else k
-        ratios = verify_ratios(setting, batch, context, last)
-        by_k = rounds.depths(law, draft_cost=cost, max_k=last, charge=charge, verify_ratio=ratios)
+        if drafter is None:
+            ratios = verify_ratios(setting, batch, context, last)
+            by_k = rounds.depths(law, draft_cost=cost, max_k=last, charge=charge, verify_ratio=ratios)
+        else:
+            tokens, costs = Speculation(setting, drafter).table(law, last, float(batch), float(context))
+            by_k = [
+                rounds.Depth(depth, float(yielded), float(one), float(yielded / one))
+                for depth, (yielded, one) in enumerate(zip(tokens, costs, strict=True))
+            ]
         row = by_k[k] if k is not None else rounds.best(by_k[1:] or by_k)
         rows.append(BatchRow(batch, row.k, row.tokens_per_round, row.round_cost, row.speedup))
     return rows

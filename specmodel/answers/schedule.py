@@ -372,9 +372,10 @@ def _why(found: Surface, chosen: Sequence[DepthInterval], setting: Deployment) -
         depths = f"k {first.k} at every batch that fits"
     else:
         depths = f"k {first.k} from batch {first.from_:,}, k {last.k} from {last.from_:,} to {last.to:,}"
-    against = (
-        f"the best fixed depth, k {steady.k}, loses up to {steady.largest_regret:.1%} of the best speedup"
-    )
+    worst = f"{steady.largest_regret:.1%} of the best speedup"
+    if steady.k == 0:
+        return f"{depths}; the best fixed depth is not to speculate, which loses up to {worst}"
+    against = f"the best fixed depth, k {steady.k}, loses up to {worst}"
     return f"{depths}; {against}, and not speculating at all up to {fixed[0].largest_regret:.1%}"
 
 

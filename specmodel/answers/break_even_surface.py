@@ -1,0 +1,264 @@
+"""`breakeven --surface`: the same over batch and context: where it pays, the acceptance needed, the flip context."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from specmodel import checks, rounds
+from specmodel.acceptance import MAX_K, tokens_per_round
+from specmodel.answers.common import DEFAULT_ALPHA, DEFAULT_DRAFT_COST, charge_words, trust
+from specmodel.deployment import MAX_BATCH, MAX_CONTEXT, deploy
+from specmodel.operating_range import TIE, Range, operating_range
+from specmodel.result import Result
+from specmodel.speculation import Speculation
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from specmodel.acceptance import Acceptance
+    from specmodel.deployment import Deployment
+    from specmodel.drafter import Drafter
+
+    Floats = NDArray[np.float64]
+
+DEFAULT_BATCHES = (1, 4, 16, 64, 256)
+DEFAULT_CONTEXTS = (256, 1024, 4096, 16384, 65536)
+SHORTEST = 16  # tokens; the flip is looked for from here on
+PER_DOUBLING = 3  # contexts tried per doubling before the flip is located exactly
+
+
+@dataclass(frozen=True, slots=True)
+class SurfaceCell:
+    """One batch and context. `alpha_needed` is None where no acceptance is enough ("unreachable")."""
+
+    batch: int
+    context: int
+    fits: bool
+    k: int | None
+    speedup: float | None
+    pays: bool | None
+    alpha_needed: float | None
+    k_at_alpha_needed: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ContextRange:
+    """The batch intervals of one context in short."""
+
+    context: int
+    memory_limit_batch: int
+    break_even_batch: float | None
+    first_losing_batch: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SurfaceResult(Result):
+    """The answer of `breakeven --surface`; field names are the JSON keys.
+
+    `flip_context` is the context past which no batch that fits loses; None where some batch loses at every context,
+    0 where none loses at any.
+    """
+
+    inputs: dict[str, object]
+    k: int | str
+    surface: list[SurfaceCell]
+    by_context: list[ContextRange]
+    flip_context: int | None
+    low: float | None
+    high: float | None
+    trust: str
+    why: str
+    assumptions: list[str]
+    warnings: list[str]
+
+
+def break_even_surface(
+    deployment: Deployment | None = None,
+    *,
+    batches: Sequence[int] = DEFAULT_BATCHES,
+    contexts: Sequence[int] = DEFAULT_CONTEXTS,
+    alpha: float | None = None,
+    acceptance: Sequence[float] | Acceptance | None = None,
+    conditional: bool = False,
+    extend: bool = False,
+    draft_cost: float = DEFAULT_DRAFT_COST,
+    charge: str = "added",
+    drafter: Drafter | None = None,
+    k: int | None = None,
+    max_k: int = rounds.DEFAULT_MAX_K,
+) -> SurfaceResult:
+    """Speedup and the acceptance needed at every batch and context, and the flip context between them.
+
+    Parameters are those of `breakeven`, with several batches and contexts.
+    """
+    setting = deployment or deploy()
+    sizes = sorted({checks.whole("batch", batch, low=1, high=MAX_BATCH) for batch in batches})
+    lengths = sorted({checks.whole("ctx", context, low=1, high=MAX_CONTEXT) for context in contexts})
+    checks.whole("max_k", max_k, low=1, high=MAX_K)
+    cost = checks.real("draft cost", draft_cost, low=0.0)
+    assumed = DEFAULT_ALPHA if alpha is None and acceptance is None else alpha
+    law = rounds.acceptance_from(assumed, acceptance, conditional=conditional, extend=extend)
+
+    def at(context: int) -> Range:
+        return operating_range(
+            setting, law, context=context, draft_cost=cost, charge=charge, drafter=drafter, k=k, max_k=max_k
+        )
+
+    ranges = {context: at(context) for context in lengths}
+    ks, costs = _costs(setting, drafter, law, sizes, lengths, cost, charge, k, max_k)
+    tokens = 1.0 + np.array([sum(law.survival(int(depth))) for depth in ks])
+    speedup = tokens[:, None, None] / costs
+    needed = alpha_needed(ks, costs)
+    cells = []
+    for i, batch in enumerate(sizes):
+        for j, context in enumerate(lengths):
+            if batch > ranges[context].memory_limit_batch:
+                cells.append(SurfaceCell(batch, context, False, None, None, None, None, None))
+                continue
+            best, cheapest = int(speedup[:, i, j].argmax()), int(needed[:, i, j].argmin())
+            enough = float(needed[cheapest, i, j])
+            reachable = enough <= 1.0
+            cells.append(
+                SurfaceCell(
+                    batch,
+                    context,
+                    True,
+                    int(ks[best]),
+                    float(speedup[best, i, j]),
+                    bool(speedup[best, i, j] > 1.0),
+                    enough if reachable else None,
+                    int(ks[cheapest]) if reachable else None,
+                )
+            )
+
+    def loses(tried: Sequence[int]) -> list[bool | None]:
+        """Whether some batch that fits loses; batches 10 % apart are looked at."""
+        limits = [_limit(setting, drafter, context) for context in tried]
+        largest = max(limits)
+        if largest == 0:
+            return [None] * len(tried)
+        some = np.unique(np.geomspace(1, largest, int(np.log(largest) / np.log(1.1)) + 2).round())
+        depths, found = _costs(setting, drafter, law, some.tolist(), tried, cost, charge, k, max_k)
+        yielded = 1.0 + np.array([sum(law.survival(int(depth))) for depth in depths])
+        best = (yielded[:, None, None] / found).max(axis=0)
+        lost = best <= 1.0 + TIE
+        return [
+            None if limit == 0 else bool((lost[:, column] & (some <= limit)).any())
+            for column, limit in enumerate(limits)
+        ]
+
+    flip = flip_context(loses)
+    return SurfaceResult(
+        inputs={
+            **setting.describe(),
+            "alpha": getattr(law, "alpha", None),
+            "acceptance": None if hasattr(law, "alpha") else list(law.survival(law.max_k or max_k)),
+            "draft": None if drafter is None else drafter.name,
+            "draft_cost": None if drafter is not None else cost,
+            "charge": charge,
+            "max_k": max_k,
+            "fidelity": setting.timing.fidelity,
+        },
+        k="best" if k is None else k,
+        surface=cells,
+        by_context=[
+            ContextRange(c, r.memory_limit_batch, r.break_even_batch, r.first_losing_batch)
+            for c, r in ranges.items()
+        ],
+        flip_context=flip,
+        low=None,
+        high=None,
+        trust=trust(setting),
+        why=_why(flip),
+        assumptions=[
+            law.describe(),
+            charge_words(charge, cost) if drafter is None else f"the passes of {drafter.name} are charged",
+            *setting.assumptions,
+        ],
+        warnings=list(setting.warnings),
+    )
+
+
+def _limit(setting: Deployment, drafter: Drafter | None, context: int) -> int:
+    if drafter is None:
+        return setting.memory_limit_batch(context)
+    tp = None if drafter.artefact is None else drafter.tp
+    return setting.memory(context, draft=drafter.artefact, draft_tp=tp).max_batch
+
+
+def alpha_needed(ks: NDArray[np.int64], costs: Floats) -> Floats:
+    """The alpha at which k drafts break even at each round cost; infinity where none does.
+
+    ks has shape (K,), costs (K, ...). Tokens per round rise with alpha, so each is found by halving an interval.
+    """
+    depth = ks.reshape(-1, *([1] * (costs.ndim - 1))) * np.ones_like(costs)
+    low, high = np.zeros_like(costs), np.ones_like(costs)
+    for _ in range(52):  # to the last bit of a number between 0 and 1
+        middle = 0.5 * (low + high)
+        enough = np.asarray(tokens_per_round(middle, depth)) >= costs
+        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+    found = np.where(costs <= 1.0, 0.0, high)
+    return np.where(costs > depth + 1.0, np.inf, found)
+
+
+def flip_context(
+    loses: Callable[[Sequence[int]], Sequence[bool | None]], longest: int = MAX_CONTEXT
+) -> int | None:
+    """The context past which no batch that fits loses; 0 where none ever does, None where one always does.
+
+    `loses` says for several contexts at once whether some batch loses there, None where nothing fits.
+    """
+    steps = int(PER_DOUBLING * np.log2(longest / SHORTEST)) + 1
+    tried = [int(SHORTEST * 2.0 ** (step / PER_DOUBLING)) for step in range(steps)]
+    verdicts = [verdict for verdict in loses(tried) if verdict is not None]
+    losing = [index for index, verdict in enumerate(verdicts) if verdict]
+    if not losing:
+        return 0 if verdicts else None
+    if losing[-1] == len(verdicts) - 1:
+        return None
+    low, high = tried[losing[-1]], tried[losing[-1] + 1]
+    while high - low > 1:
+        middle = (low + high) // 2
+        if loses([middle])[0]:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _costs(
+    setting: Deployment,
+    drafter: Drafter | None,
+    law: Acceptance,
+    batches: Sequence[float],
+    contexts: Sequence[int],
+    draft_cost: float,
+    charge: str,
+    k: int | None,
+    max_k: int,
+) -> tuple[NDArray[np.int64], Floats]:
+    """Draft lengths, and round costs of shape (k, batch, context)."""
+    rows, columns = np.asarray(batches, dtype=float)[:, None], np.asarray(contexts, dtype=float)[None, :]
+    shape = (len(batches), len(contexts))
+    if drafter is not None:
+        _, table = Speculation(setting, drafter).table(law, max_k if k is None else k, rows, columns)
+        ks = np.arange(1, table.shape[0]) if k is None else np.array([k])
+        return ks, table[ks]
+    last = max_k if law.max_k is None else min(max_k, law.max_k)
+    ks = np.arange(1, last + 1) if k is None else np.array([k])
+    plain = setting.plain_seconds(rows, columns)
+    ratio = setting.verify_seconds(rows, columns, ks[:, None, None] + 1) / plain
+    found = rounds.round_cost(ks[:, None, None], draft_cost=draft_cost, verify_ratio=ratio, charge=charge)
+    return ks, np.broadcast_to(np.asarray(found), (ks.size, *shape))
+
+
+def _why(flip: int | None) -> str:
+    if flip is None:
+        return "at every context that fits some batch loses: there is no flip"
+    if flip == 0:
+        return "no batch that fits loses at any context"
+    return f"past {flip:,} cached tokens no batch that fits loses: the cache read hides the extra positions"
