@@ -73,12 +73,12 @@ _ENGINES = (
     ("tensorrt|trt|nim", "tensorrt-llm", ""),
     ("sglang", "sglang", ""),
     ("vllm", "vllm", ""),
-    (r"llama\.?cpp|ollama|gguf|lm ?studio|ggml", "llama-cpp", ""),
+    (r"llama\.?cpp|ollama|gguf|lm ?studio|ggml", "llama.cpp", ""),
     ("magicdec", "magicdec", ""),
     ("sequoia", "sequoia", ""),
     ("hugging|transformers|hf|eager|pytorch|t5x|medusa repo|eagle repo", "transformers", ""),
     ("gpt-?fast", "magicdec", "a compiled loop: its times are those of MagicDec"),
-    ("mlx|mlc|exllama", "llama-cpp", "a native runtime: times of llama.cpp"),
+    ("mlx|mlc|exllama", "llama.cpp", "a native runtime: times of llama.cpp"),
     ("lmdeploy|tgi|deepspeed|lightllm|dynamo|aphrodite", "vllm", "a serving engine: times of vLLM"),
 )
 
@@ -166,7 +166,9 @@ def device(name: str) -> Device:
     plain = re.sub(r"\s*\(.*?\)", "", name).strip()
     plain = re.sub(r"^\d+\s*[x×*]\s*|\s*[x×*]\s*\d+$", "", plain)
     tries = [plain, re.sub(r"[-\s]?\d+\s*(gb|gib|g)\b", "", plain, flags=re.IGNORECASE)]
-    tries.append(re.sub(r"[-\s]?(sxm\d?|hbm\d?e?|nvl|oam|tensor core|gpu)\b", "", tries[-1], flags=re.IGNORECASE))
+    tries.append(
+        re.sub(r"[-\s]?(sxm\d?|hbm\d?e?|nvl|oam|tensor core|gpu)\b", "", tries[-1], flags=re.IGNORECASE)
+    )
     first: InputError | None = None
     for candidate in tries:
         try:

@@ -57,6 +57,12 @@ class RoundParts:
     lookups: Numeric
     branches: Numeric
 
+    def where(self, chosen: NDArray[np.bool_]) -> RoundParts:
+        """The rounds of a mask, where every field is an array."""
+        kept = [np.asarray(part)[chosen] for part in (self.verify_s, self.width, self.lookups, self.branches)]
+        groups = [tuple(np.asarray(part)[chosen] for part in group) for group in self.groups]
+        return RoundParts(kept[0], kept[1], tuple((g[0], g[1], g[2]) for g in groups), kept[2], kept[3])
+
     def under(self, engine: EngineTime, *, batch: Numeric, layers: Numeric, gpus: Numeric) -> RoundTime:
         """The round under an engine; `layers` and `gpus` are the target's."""
         verify = engine.target_seconds(self.verify_s, layers=layers, gpus=gpus)
