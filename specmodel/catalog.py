@@ -258,10 +258,11 @@ def engine(name: str) -> EngineTime:
 
     if name.casefold().endswith(".toml"):
         return read_engine(name)
-    by_folded = {_fold(known): known for known in engines()}
-    if _fold(name) not in by_folded:
+    by_folded = {_fold(known).replace(".", ""): known for known in engines()}
+    asked = _fold(name).replace(".", "")
+    if asked not in by_folded:
         raise unknown_name("engine", name, engines())
-    return _engine(by_folded[_fold(name)])
+    return _engine(by_folded[asked])
 
 
 @cache

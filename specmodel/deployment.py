@@ -204,7 +204,7 @@ def deploy(
             f"{asked.name} {_formats(asked)} on {f'{tp} x ' if tp > 1 else ''}{machine.id}",
             f"fidelity {timing.fidelity}: {_level_words(timing)}",
             f"{share:g} of {show_bytes(tp * machine.memory_bytes)} usable",
-            "no engine time" if charged.is_ideal else f"engine time of {charged.name}",
+            "no engine time" if charged.is_ideal else f"engine time of {charged.name} {charged.versions}",
             *notes,
         ),
         warnings=tuple(machine.warnings),
