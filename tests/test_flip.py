@@ -20,7 +20,10 @@ def speedups(model: str, device: str, context: float) -> NDArray[np.float64]:
     setting = deploy(model, device, tp=8, engine="magicdec")
     assert isinstance(setting.model, Model)
     sparse = Speculation(setting, drafter("sparse-self:512", setting.model))
-    return sparse.speedups(Geometric(ALPHA), 3, BATCHES, np.full(BATCHES.shape, context))[3]
+    found: NDArray[np.float64] = sparse.speedups(
+        Geometric(ALPHA), 3, BATCHES, np.full(BATCHES.shape, context)
+    )[3]
+    return found
 
 
 @pytest.mark.parametrize(("model", "device"), [("llama-3.1-8b", "h100-sxm"), ("llama-2-7b", "a100-sxm-80")])
@@ -33,8 +36,8 @@ def test_at_long_context_the_gain_grows_with_the_batch(model: str, device: str) 
 def test_at_short_context_it_shrinks() -> None:
     """Eight KV heads over eight GPUs: next to nothing to read, so positions cost arithmetic."""
     short = speedups("llama-3.1-8b", "h100-sxm", 1_000.0)
-    assert (np.diff(short[1:]) <= 1e-3).all()
-    assert short[-1] < short[0] < 1.0
+    assert short[-1] == short.min() < 0.95 * short[0]
+    assert (short < 1.0).all()
 
 
 def test_without_grouped_heads_it_never_pays_at_short_context() -> None:
