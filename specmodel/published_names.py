@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from typing import TYPE_CHECKING
 
 from specmodel import catalog
@@ -101,6 +102,7 @@ def model_names(name: str) -> Iterator[str]:
             yield found.expand(same) if "\\" in same else same
 
 
+@cache
 def model(name: str, weights: str | None = None, kv: str | None = None) -> tuple[Model, tuple[str, ...]]:
     """The model a published name stands for, and what was read into the name.
 
@@ -153,6 +155,7 @@ def weight_format(text: str, native: str) -> str | None:
         return None
 
 
+@cache
 def device(name: str) -> Device:
     """The machine a published name stands for: `H100-80GB`, `8x A100 (80GB)`, `NVIDIA H20 96 GB`.
 
