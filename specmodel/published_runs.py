@@ -98,7 +98,7 @@ def situation(run: PublishedRun, engines: Mapping[str, EngineTime] | None = None
     model = _model(run, said)
     deployment = _deployment(run, model, engine, said, engines)
     named = published_drafts.NamedDraft(
-        run.text("method"), run.text("draft"), run.count("k"), run.count("tree_nodes"), run.text("note")
+        run.text("method"), run.text("draft"), run.count("k"), run.count("tree_nodes")
     )
     drafter, k, read = published_drafts.drafter(named, model, deployment.split)
     said += read
