@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
 
-from specmodel import catalog, draft_heads, published_names
+from specmodel import draft_heads, published_names
 from specmodel.architecture import Architecture
 from specmodel.draft_base import Draft
 from specmodel.draft_heads import DraftHead
@@ -22,6 +21,7 @@ from specmodel.readers import drafts as head_readers
 DEFAULT_BUDGET = {"snapkv": 2049, "streamingllm": 512}
 """Cached tokens of a sparse draft where none is printed: the two that MagicDec prints (arXiv:2408.11049, Table 6)."""
 DFLASH_LAYERS = 5
+SPEC_BENCH_DRAFT = 68e6
 # k, verified nodes (root counted) and branching of methods whose tables leave them out: the methods' own defaults.
 DEFAULT_SHAPES: tuple[tuple[str, tuple[int, int | None, int]], ...] = (
     (r"eagle-?2|samd", (6, 60, 10)),
@@ -44,7 +44,6 @@ class NamedDraft:
     draft: str
     k: int | None
     nodes: int | None
-    note: str = ""
 
     @property
     def words(self) -> str:
@@ -201,29 +200,16 @@ def _draft_model(named: NamedDraft, target: Model, said: list[str]) -> Drafter:
 
 
 def _by_size(named: NamedDraft, target: Architecture) -> Model:
-    """A model of the target's vocabulary and about the size that the draft's name states."""
-    stated = re.search(r"(\d+(?:\.\d+)?)\s*([bm])\b", f"{named.draft} {named.note}".casefold())
-    if stated is None:
+    """A model about as large as the draft's name states."""
+    size = published_names.size_in_name(named.draft)
+    if size is None and re.search(r"\bsps\b", named.words):
+        size = SPEC_BENCH_DRAFT
+    if size is None:
         raise InputError("draft", named.draft, "no catalogue entry of these shapes is known")
-    size = float(stated[1]) * (1e9 if stated[2] == "b" else 1e6)
-    near = [
-        model for model in _models_of(target.vocabulary) if 0.6 < model.architecture.parameters / size < 1.6
-    ]
-    if not near:
-        raise InputError(
-            "draft", named.draft, f"no model of about {size / 1e9:g} B beside {target.name} is known"
-        )
-    return min(near, key=lambda model: abs(model.architecture.parameters / size - 1.0))
-
-
-@cache
-def _models_of(vocabulary: int) -> tuple[Model, ...]:
-    found = []
-    for name in catalog.models():
-        model = catalog.model(name)
-        if isinstance(model, Model) and model.architecture.vocabulary == vocabulary:
-            found.append(model)
-    return tuple(found)
+    near = published_names.near_in_size(size, target.vocabulary)
+    if near is None:
+        raise InputError("draft", named.draft, f"no model of about {size / 1e9:g} B is known")
+    return near
 
 
 # The first pattern that occurs in method and draft decides; what fits none is a draft model.

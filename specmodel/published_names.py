@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from typing import TYPE_CHECKING
 
 from specmodel import catalog
@@ -35,7 +36,8 @@ _SAME_SHAPES = (
     (r"qwen3-coder-30b-a3b|qwen3-vl-30b-a3b", "qwen3-30b-a3b"),
     (r"qwen3-vl-(\d+b)", r"qwen3-\1"),
     (r"deepseek-(r1|v3)(\.\d)?(-zero)?", "deepseek-v3"),
-    (r"kimi-k2(-thinking)?", "kimi-k2"),
+    (r"kimi-k2-thinking", "kimi-k2.5"),
+    (r"kimi-k2", "kimi-k2"),
     (r"mistral-7b", "mistral-7b-v0.3"),
     (r"llama-68m", "llama-68m"),
     (r"llama-4-scout.*", "llama-4-scout"),
@@ -68,6 +70,10 @@ _FORMAT_WORDS = (
     (r"bf16|bfloat16", "bf16"),
     (r"fp16|float16|half", "fp16"),
 )
+# Dense decoders that the catalogue lacks: one of about the size stands in.
+_DENSE_FAMILIES = (
+    r"\b(opt|falcon|mpt|granite|starcoder2?|yi|baichuan2?|internlm\d?|olmo|wizardlm|orca|gpt-?neox?)\b"
+)
 # Catalogue engines by what their names contain; the first that fits. The remark is empty for the engine itself.
 _ENGINES = (
     ("tensorrt|trt|nim", "tensorrt-llm", ""),
@@ -78,6 +84,11 @@ _ENGINES = (
     ("sequoia", "sequoia", ""),
     ("hugging|transformers|hf|eager|pytorch|t5x|medusa repo|eagle repo", "transformers", ""),
     ("gpt-?fast", "magicdec", "a compiled loop: its times are those of MagicDec"),
+    (
+        r"c\+\+|cuda|\.cu\b|graph|compiled",
+        "tensorrt-llm",
+        "engine not known: times that captured passes share",
+    ),
     ("mlx|mlc|exllama", "llama.cpp", "a native runtime: times of llama.cpp"),
     ("lmdeploy|tgi|deepspeed|lightllm|dynamo|aphrodite", "vllm", "a serving engine: times of vLLM"),
 )
@@ -90,17 +101,26 @@ def model_names(name: str) -> Iterator[str]:
     bare = plain.split("/")[-1].casefold().replace("_", "-").replace(" ", "-")
     for pattern, _ in _FORMAT_IN_NAME:
         bare = re.sub(rf"-?({pattern})(-(dynamic|block|quantized|pt|g\d+))?(?=-|$)", "", bare)
-    yield bare
     previous = ""
     while previous != bare:
-        previous, bare = bare, _NOISE.sub("", bare)
         yield bare
+        yield from _same_shapes(bare)
+        previous, bare = bare, _NOISE.sub("", bare)
+    # A prefix or suffix of a fine-tune: PARD-Qwen3-0.6B, Llama-3.1-8B-UltraChat.
+    words = bare.split("-")
+    for length in range(len(words) - 1, 1, -1):
+        for start in range(len(words) - length + 1):
+            yield "-".join(words[start : start + length])
+
+
+def _same_shapes(name: str) -> Iterator[str]:
     for pattern, same in _SAME_SHAPES:
-        found = re.fullmatch(pattern, bare)
+        found = re.fullmatch(pattern, name)
         if found:
             yield found.expand(same) if "\\" in same else same
 
 
+@cache
 def model(name: str, weights: str | None = None, kv: str | None = None) -> tuple[Model, tuple[str, ...]]:
     """The model a published name stands for, and what was read into the name.
 
@@ -119,7 +139,48 @@ def model(name: str, weights: str | None = None, kv: str | None = None) -> tuple
             break
         said = () if at == 0 else (f"{name}: read as {entry.id}",)
         return found, said
+    if re.search(_DENSE_FAMILIES, name.casefold()):
+        near = _dense_of(size_in_name(name), 0.85, 1.18)
+        if near is not None:
+            found = near.with_precision(weights or format_in_name(name), kv)
+            return found, (f"{name}: shapes not known, taken as a dense model of that size: {near.name}",)
     raise InputError("target_model", name, "no catalogue entry of these shapes is known")
+
+
+def size_in_name(name: str) -> float | None:
+    """Parameters that a name states, None where it states none."""
+    stated = re.search(r"(?<![\d.])(\d+(?:\.\d+)?)\s*([bm])\b", name.casefold())
+    return None if stated is None else float(stated[1]) * (1e9 if stated[2] == "b" else 1e6)
+
+
+def near_in_size(size: float | None, vocabulary: int) -> Model | None:
+    """A dense model of about that size, of the same vocabulary if there is one."""
+    return _dense_of(size, 0.6, 1.6, vocabulary) or _dense_of(size, 0.4, 2.5)
+
+
+def _dense_of(size: float | None, low: float, high: float, vocabulary: int | None = None) -> Model | None:
+    if size is None:
+        return None
+    near = [
+        model
+        for model in _dense_models()
+        if low < model.architecture.parameters / size < high
+        and vocabulary in (None, model.architecture.vocabulary)
+    ]
+    return min(near, key=lambda model: abs(model.architecture.parameters / size - 1.0), default=None)
+
+
+@cache
+def _dense_models() -> tuple[Model, ...]:
+    found = []
+    for name in catalog.models():
+        try:
+            known = catalog.model(name)
+        except InputError:  # listed, and refused for what it is
+            continue
+        if isinstance(known, Model) and known.architecture.active_parameters == known.architecture.parameters:
+            found.append(known)
+    return tuple(found)
 
 
 def format_in_name(name: str) -> str | None:
@@ -153,6 +214,7 @@ def weight_format(text: str, native: str) -> str | None:
         return None
 
 
+@cache
 def device(name: str) -> Device:
     """The machine a published name stands for: `H100-80GB`, `8x A100 (80GB)`, `NVIDIA H20 96 GB`.
 

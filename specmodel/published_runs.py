@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
 
 from specmodel import catalog, published_drafts, published_names
 from specmodel.acceptance import tokens_per_round
 from specmodel.deployment import Deployment, deploy
-from specmodel.draft_trained import Parallel
-from specmodel.drafter import Drafter
 from specmodel.engine import EngineTime
 from specmodel.errors import InputError
 from specmodel.model import Model
 from specmodel.published_table import PublishedRun
+from specmodel.roofline import Datasheet
 from specmodel.speculation import RoundParts, Speculation
 
 DEFAULT_CONTEXT = 512
@@ -66,27 +64,17 @@ class Situation:
         return (plain + self.prefill_s) / (float(taken.seconds) / self.tokens + self.prefill_s)
 
     def ideal(self) -> float:
-        """What the textbook formula E / (1 + k c) says, c from bytes alone: weights and caches of draft and target."""
-        plain, parts = _datasheet(self.deployment, self.speculation.drafter).parts_of(self)
+        """The textbook formula E / (1 + k c): no engine, a verification as long as a plain step.
+
+        The draft's cost c is that of its kernels at datasheet rates, over a plain step's.
+        """
+        sheet = replace(self.deployment, timing=Datasheet(self.deployment.device))
+        plain = sheet.pass_time(self.batch, self.context).seconds
+        parts = replace(self.speculation, deployment=sheet).parts(
+            self.k, self.batch, self.context, tokens=self.tokens
+        )
         drafted = sum(float(seconds) * float(count) for seconds, count, _ in parts.groups)
-        return self.tokens / (1.0 + drafted / plain)
-
-
-@dataclass(frozen=True, slots=True)
-class _Datasheet:
-    """The same deployment, every kernel at datasheet rates."""
-
-    speculation: Speculation
-
-    def parts_of(self, situation: Situation) -> tuple[float, RoundParts]:
-        at = (situation.batch, situation.context)
-        plain = float(self.speculation.deployment.pass_time(*at).seconds)
-        return plain, self.speculation.parts(situation.k, *at, tokens=situation.tokens)
-
-
-def _datasheet(deployment: Deployment, drafter: Drafter) -> _Datasheet:
-    sheet = deploy(deployment.model, deployment.device, tp=deployment.tp, fidelity="datasheet")
-    return _Datasheet(Speculation(sheet, drafter))
+        return self.tokens / (1.0 + drafted / float(plain))
 
 
 def situation(run: PublishedRun, engines: Mapping[str, EngineTime] | None = None) -> Situation:
@@ -110,7 +98,7 @@ def situation(run: PublishedRun, engines: Mapping[str, EngineTime] | None = None
     model = _model(run, said)
     deployment = _deployment(run, model, engine, said, engines)
     named = published_drafts.NamedDraft(
-        run.text("method"), run.text("draft"), run.count("k"), run.count("tree_nodes"), run.text("note")
+        run.text("method"), run.text("draft"), run.count("k"), run.count("tree_nodes")
     )
     drafter, k, read = published_drafts.drafter(named, model, deployment.split)
     said += read
@@ -132,11 +120,6 @@ def _model(run: PublishedRun, said: list[str]) -> Model:
     said += read
     weights = published_names.weight_format(run.text("dtype"), found.precision.weights.name)
     kv = published_names.weight_format(run.text("kv_dtype"), found.precision.kv.name)
-    return _formatted(name, weights, kv)
-
-
-@cache
-def _formatted(name: str, weights: str | None, kv: str | None) -> Model:
     return published_names.model(name, weights, kv)[0]
 
 
@@ -206,8 +189,3 @@ def _prefill_s(run: PublishedRun, deployment: Deployment, batch: float, said: li
     said.append(f"the rate is of whole requests: {prompt:g} tokens of prompt for {answer:g} of answer")
     # On average a prompt token attends to half of the prompt.
     return batch * float(deployment.pass_time(1, prompt / 2.0, prompt).seconds) / answer
-
-
-def is_parallel(drafter: Drafter) -> bool:
-    """Whether one pass drafts all positions."""
-    return isinstance(drafter.method, Parallel)
