@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: demo test lint types bench fuzz wheel-check clean
+.PHONY: demo test lint types bench bench-lake fuzz test-gpu-offline wheel-check clean
 
 demo: $(READY)
 	$(BIN)/specmodel optimize --alpha 0.8 --draft-cost 0.15
@@ -24,6 +24,18 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.startup
 	$(BIN)/python -m benchmarks.surface
 	$(BIN)/python -m benchmarks.calibrated
+	$(BIN)/python -m benchmarks.planning
+
+# Fifty million rounds and a 1 GB stream: minutes, and the extra `lake`.
+bench-lake: $(READY)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[lake]'
+	$(BIN)/python -m benchmarks.evidence_lake
+
+# The Triton kernel without a GPU: under its interpreter against float64, and compiled for sm_80, sm_90 and sm_100.
+test-gpu-offline: $(READY)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[gpu]'
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest -q tests/gpu_offline/interpreted.py
+	$(BIN)/python -m pytest -q -s tests/gpu_offline/compiled.py
 
 fuzz: $(READY)
 	SPECMODEL_FUZZ=20000 $(BIN)/python -m pytest -q tests/test_fuzz_configs.py

@@ -30,6 +30,7 @@ COMMANDS = (
     "models",
     "validate",
     "calibrate",
+    "measure",
 )
 
 

@@ -264,6 +264,18 @@ def reading_bar() -> Iterator[Callable[[int, int | None], None]]:
         yield report
 
 
+@contextmanager
+def measuring_bar() -> Iterator[Callable[[int, int, str], None]]:
+    """A bar on standard error through the points of a measurement."""
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as shown:
+        task = shown.add_task("measuring", total=None)
+
+        def report(done: int, whole: int, point: str) -> None:
+            shown.update(task, completed=done, total=whole, description=point[:40])
+
+        yield report
+
+
 def branches(label: str, children: Mapping[int, Sequence[tuple[int, str]]], at: int = -1) -> None:
     """A drawn tree: for every node (-1 is the root) its children as (node, label)."""
     drawn = Tree(label)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from specmodel.cli import options
 
+if TYPE_CHECKING:
+    from specmodel.published_errors import SpeedupErrors
+
 
 def validate(
     files: Annotated[
-        list[str] | None, typer.Argument(help="CSV tables of measured times; the shipped set by default.")
+        list[str] | None,
+        typer.Argument(
+            help="CSV tables of measured times or published speedups; the shipped set by default."
+        ),
     ] = None,
     device: Annotated[
         str | None, typer.Option("--device", help="What was measured, for files that do not say.")
@@ -24,8 +30,9 @@ def validate(
     calibration: options.CalibrationFile = None,
     as_json: options.Json = False,
 ) -> None:
-    """Compare predicted with measured times, row by row."""
+    """Compare predicted with measured times and published speedups, row by row."""
     from specmodel import validation
+    from specmodel.published_errors import SpeedupErrors
 
     constants = None
     if calibration is not None:
@@ -44,8 +51,8 @@ def validate(
         return "-" if value is None else f"{value:.1%}"
 
     render.listing(
-        "predicted / measured - 1: median and mean of its size, bias; the datasheet roofline's median beside",
-        ("file", "kind", "rows", "median", "mean", "bias", "datasheet"),
+        "predicted / measured - 1: median and mean of its size, bias; beside, the datasheet roofline (or E / (1 + kc))",
+        ("file", "kind", "rows", "median", "mean", "bias", "beside"),
         [
             (
                 (
@@ -57,14 +64,55 @@ def validate(
                     share(one.median_abs_error),
                     share(one.mean_abs_error),
                     share(one.bias),
-                    share(one.datasheet_median_abs_error),
+                    share(
+                        one.ideal_median_abs_error
+                        if isinstance(one, SpeedupErrors)
+                        else one.datasheet_median_abs_error
+                    ),
                 ),
                 "",
             )
             for one in result.files
         ],
     )
+    for file in result.files:
+        if isinstance(file, SpeedupErrors):
+            _speedups(file)
     for row in result.rows or ():
-        predicted = f"not predicted: {row.reason}" if row.predicted is None else f"{row.predicted:.4g}"
-        render.say(f"{row.file} row {row.row}: measured {row.measured:.4g} {row.unit}, {predicted}")
+        predicted = (
+            f"not predicted: {row.reason}" if row.predicted is None else f"predicted {row.predicted:.4g}"
+        )
+        measured = "" if row.measured is None else f"measured {row.measured:.4g} {row.unit}, "
+        render.say(f"{row.file} row {row.row}: {measured}{predicted}")
     render.closing(warnings=result.problems)
+
+
+def _speedups(file: SpeedupErrors) -> None:
+    """Where the errors of published speedups lie, and whether losses and gains were told apart."""
+    from specmodel.cli import render
+
+    render.listing(
+        f"{file.file}: speedups of {file.scored_rows:,} rows that can be scored, by",
+        ("by", "", "rows", "median", "mean", "bias", "ideal median"),
+        [
+            (
+                (
+                    group.by,
+                    group.name,
+                    f"{group.rows:,}",
+                    f"{group.median_abs_error:.1%}",
+                    f"{group.mean_abs_error:.1%}",
+                    f"{group.bias:+.1%}",
+                    f"{group.ideal_median_abs_error:.1%}",
+                ),
+                "",
+            )
+            for group in file.groups
+        ],
+    )
+    for told, words in ((file.losses, "measured below 0.97"), (file.gains, "measured above 1.03")):
+        if told.share is not None:
+            side = "below" if told is file.losses else "above"
+            render.say(
+                f"{words}: {told.predicted:,} of {told.measured:,} predicted {side} 1 ({told.share:.0%})"
+            )

@@ -214,7 +214,7 @@ def _refuse_doubled(
 
 def _fold(name: str) -> str:
     """A name without what people write differently: case, separators, the maker in front."""
-    return _MAKERS.sub("", re.sub(r"[-_\s]", "", name.casefold()))
+    return _MAKERS.sub("", re.sub(r"[-_.\s]", "", name.casefold()))
 
 
 def _folder() -> Traversable:
@@ -251,23 +251,31 @@ def engines() -> list[str]:
 
 
 def engine(name: str) -> EngineTime:
-    """The fixed times of an engine; `ideal` charges none.
+    """The fixed times of an engine, by name or from a file that ends in ``.toml``; `ideal` charges none.
 
     Raises
     ------
     InputError
-        For an engine without a file.
+        For an engine without a file, and for a file that holds what is not allowed.
     """
     if name == IDEAL.id:
         return IDEAL
-    by_folded = {_fold(known): known for known in engines()}
-    if _fold(name) not in by_folded:
+    from specmodel.engine_files import read_engine
+
+    if name.casefold().endswith(".toml"):
+        return read_engine(name)
+    by_folded = {_fold(known).replace(".", ""): known for known in engines()}
+    asked = _fold(name).replace(".", "")
+    if asked not in by_folded:
         raise unknown_name("engine", name, engines())
-    known = by_folded[_fold(name)]
-    text = (files("specmodel") / "hardware" / "engines" / f"{known}.toml").read_text(encoding="utf-8")
-    table = tomllib.loads(text)
-    times = {key: entry["value"] for key, entry in table.pop("times").items()}
-    return EngineTime(id=known, **times, **table)
+    return _engine(by_folded[asked])
+
+
+@cache
+def _engine(identity: str) -> EngineTime:
+    from specmodel.engine_files import read_engine
+
+    return read_engine(files("specmodel") / "hardware" / "engines" / f"{identity}.toml")
 
 
 def models() -> list[str]:

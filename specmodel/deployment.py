@@ -66,19 +66,21 @@ class Deployment:
 
     def plain_seconds(self, batch: Numeric, context: Numeric) -> Numeric:
         """One plain decode step, engine time included. [s]"""
-        engine = self.engine
-        return (
-            self.pass_time(batch, context).seconds + engine.target_pass_s + engine.gpu_pass_s * (self.tp - 1)
-        )
+        return self._target_seconds(batch, context, 1)
 
     def verify_seconds(self, batch: Numeric, context: Numeric, width: Numeric) -> Numeric:
         """One verification pass of `width` positions, with the engine's time of a pass and of a round. [s]"""
-        engine, sequences = self.engine, np.asarray(batch)
-        fixed: Numeric = engine.target_pass_s + engine.gpu_pass_s * (self.tp - 1) + engine.round_s
-        per_batch: Numeric = engine.sequence_s * sequences + engine.position_s * sequences * (
-            np.asarray(width) - 1
-        )
-        return self.pass_time(batch, context, width).seconds + fixed + per_batch
+        passed = self._target_seconds(batch, context, width)
+        return passed + self.engine.round_seconds(np.asarray(batch), np.asarray(width))
+
+    def _target_seconds(self, batch: Numeric, context: Numeric, width: Numeric) -> Numeric:
+        kernels = self.pass_time(batch, context, width).seconds
+        return self.engine.target_seconds(kernels, layers=self.layers, gpus=self.tp)
+
+    @property
+    def layers(self) -> int:
+        """Layers of the model; 0 where it is given as totals."""
+        return 0 if isinstance(self.model, Totals) else self.model.architecture.layer_count
 
     @property
     def tp(self) -> int:
@@ -204,7 +206,7 @@ def deploy(
             f"{asked.name} {_formats(asked)} on {f'{tp} x ' if tp > 1 else ''}{machine.id}",
             f"fidelity {timing.fidelity}: {_level_words(timing)}",
             f"{share:g} of {show_bytes(tp * machine.memory_bytes)} usable",
-            "no engine time" if charged.is_ideal else f"engine time of {charged.name}",
+            "no engine time" if charged.is_ideal else f"engine time of {charged.name} {charged.versions}",
             *([] if calibration is None else [f"{_named(calibration)} before the shipped constants"]),
             *_slower_rates(asked, machine),
             *asked.notes,

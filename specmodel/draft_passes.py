@@ -21,17 +21,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DraftPass:
-    """`count` equal draft passes that run one after the other."""
+    """`count` equal draft passes of `layers` layers that run one after the other."""
 
     kernels: tuple[Kernel, ...]
     count: float = 1.0
+    layers: float = 1.0
 
 
 def model_pass(
     draft: Model, *, batch: Numeric, context: Numeric, width: Numeric = 1, split: Split
 ) -> DraftPass:
     """One pass of a draft model of its own."""
-    return DraftPass(tuple(forward_pass(draft, batch=batch, context=context, width=width, split=split)))
+    kernels = forward_pass(draft, batch=batch, context=context, width=width, split=split)
+    return DraftPass(tuple(kernels), layers=draft.architecture.layer_count)
 
 
 def early_exit_pass(
@@ -43,7 +45,7 @@ def early_exit_pass(
     *inner, head = kernels
     # Counts become fractions of the groups: a mixture of layer kinds is left at its average.
     shortened = [replace(kernel, count=max(1, round(kernel.count * share))) for kernel in inner]
-    return DraftPass((*shortened, head))
+    return DraftPass((*shortened, head), layers=layers)
 
 
 def head_pass(
@@ -87,7 +89,7 @@ def head_pass(
         kernels += [over_head.gemm(matrix, count) for count, matrix in head.others]
     else:
         kernels.append(over_head.gemm(head.head, 1))
-    return DraftPass(tuple(kernels))
+    return DraftPass(tuple(kernels), layers=max(1, sum(count for count, _ in head.layers)))
 
 
 def mtp_pass(

@@ -6,7 +6,7 @@ its time follows from the same kernels as the target's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from specmodel import draft_passes
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from specmodel.units import Numeric
 
 T = TypeVar("T")
+
+LOOKUP_YIELD = 0.3
+"""Share of the tokens copied by a look-up that are accepted, where one was found (fitted: hardware/engines/vllm.toml)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,9 @@ class Drafter:
         Tokens that every draft pass after the first works on per sequence: 1 in a chain, more in a tree.
     nodes : int or None
         Nodes of the token tree, root not counted; None for a chain.
+    hit_share : float or None
+        Share of sequences in which a look-up finds something; the others are verified without drafts. None reads it
+        off the tokens per round.
     """
 
     method: Draft
@@ -57,6 +63,7 @@ class Drafter:
     kv_budget: int | None = None
     branching: int = 1
     nodes: int | None = None
+    hit_share: float | None = None
 
     @property
     def name(self) -> str:
@@ -70,10 +77,36 @@ class Drafter:
             return 1
         return self.method.width(k) if self.nodes is None else self.nodes + 1
 
+    def mean_width(self, k: int, tokens: float) -> float:
+        """Positions verified per sequence on average, at so many tokens per round.
+
+        A sequence in which a look-up finds nothing brings its root alone; the fewer tokens a round yields, the more
+        such sequences there were.
+        """
+        if k == 0 or not self.may_miss:
+            return self.width(k)
+        share = self.hit_share
+        if share is None:
+            share = min(1.0, max(0.0, tokens - 1.0) / (LOOKUP_YIELD * k))
+        return 1.0 + share * (self.method.width(k) - 1)
+
+    @property
+    def may_miss(self) -> bool:
+        """Whether some sequences of a round bring no draft: chains of look-ups."""
+        return self.nodes is None and isinstance(self._basic, Lookup)
+
+    @property
+    def branches(self) -> bool:
+        """Whether its draft is a tree that is grown and cut anew in every round."""
+        return self.branching > 1
+
+    @property
+    def _basic(self) -> Draft:
+        return self.method.draft if isinstance(self.method, Pipelined) else self.method
+
     def lookups(self, k: int) -> int:
         """Look-ups per round."""
-        method = self.method.draft if isinstance(self.method, Pipelined) else self.method
-        return int(k > 0 and isinstance(method, (Lookup, Hybrid)))
+        return int(k > 0 and isinstance(self._basic, (Lookup, Hybrid)))
 
     def launches(self, k: int, *, batch: Numeric, context: Numeric, split: Split) -> list[DraftPass]:
         """The draft passes of a round of k, as groups of equal ones.
@@ -94,7 +127,7 @@ class Drafter:
         if isinstance(method, Hybrid):
             missed = 1.0 - method.hit_share
             return [
-                DraftPass(one.kernels, one.count * missed)
+                replace(one, count=one.count * missed)
                 for one in self._launches(method.miss, k, batch, context, split)
             ]
         if isinstance(method, (Lookup, Lookahead)):
@@ -104,17 +137,17 @@ class Drafter:
             one = draft_passes.model_pass(
                 self.target, batch=batch, context=kept, width=self.branching, split=split
             )
-            return [DraftPass(one.kernels, k)]
+            return [replace(one, count=k)]
         if isinstance(method, EarlyExit):
             one = draft_passes.early_exit_pass(
                 self.target, method.exit_layer, batch=batch, context=context, split=split
             )
-            return [DraftPass(one.kernels, k)]
+            return [replace(one, count=k)]
         if isinstance(method, DraftModel):
             model = self._needs(Model, "a draft model")
             kept = context if self.kv_budget is None else smaller(context, self.kv_budget)
             one = draft_passes.model_pass(model, batch=batch, context=kept, width=self.branching, split=split)
-            return [DraftPass(one.kernels, k)]
+            return [replace(one, count=k)]
         if isinstance(self.artefact, Mtp):
             first, later = (
                 draft_passes.mtp_pass(
@@ -122,12 +155,17 @@ class Drafter:
                 )
                 for width in (k + 1, 1)
             )
-            return [first, DraftPass(later.kernels, k - 1)] if k > 1 else [first]
+            return [first, replace(later, count=k - 1)] if k > 1 else [first]
         return self._head_launches(method, k, batch, context, split)
 
     def _head_launches(
         self, method: Draft, k: int, batch: Numeric, context: Numeric, split: Split
     ) -> list[DraftPass]:
+        if isinstance(method, Parallel) and isinstance(self.artefact, Model):
+            # PARD: a draft model reads what was accepted, and k masks, in one pass.
+            return [
+                draft_passes.model_pass(self.artefact, batch=batch, context=context, width=k + 1, split=split)
+            ]
         head = self._needs(DraftHead, "a draft head")
 
         def one(width: int, predicted: int, fused: bool) -> DraftPass:
@@ -150,7 +188,7 @@ class Drafter:
         if k == 1:
             return [first]
         later = one(self.branching, self.branching, head.kind == "eagle")
-        return [first, DraftPass(later.kernels, k - 1)]
+        return [first, replace(later, count=k - 1)]
 
     def _needs(self, kind: type[T], what: str) -> T:
         if not isinstance(self.artefact, kind):

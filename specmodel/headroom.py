@@ -59,9 +59,16 @@ def demand(batch: Numeric, requests: Numeric, k: Numeric, *, among: bool = True)
     return checks.all_within("batch", batch, low=0.0) + requests * positions_added(k, among=among)
 
 
+def budget_share(positions: Numeric, budget: Numeric) -> Numeric:
+    """Share of the idle budget that some positions take; above 1 they do not fit."""
+    checks.all_within("positions", positions, low=0.0)
+    share: Numeric = np.divide(positions, checks.all_within("budget", budget, low=0.0, above=True))
+    return share
+
+
 def overload(positions: Numeric, budget: Numeric) -> Numeric:
     """How many times longer than its weight read a step takes: max(1, positions / budget)."""
-    return np.maximum(1.0, np.divide(positions, checks.all_within("budget", budget, low=0.0, above=True)))
+    return np.maximum(1.0, budget_share(positions, budget))
 
 
 def slots(batch: Numeric, k: int, budget: Numeric, *, among: bool = True) -> Numeric:

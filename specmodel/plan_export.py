@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +23,6 @@ ENGINE_WRITERS = {
     "vllm": "vllm",
     "sglang": "sglang",
     "tensorrt-llm": "tensorrt-llm",
-    "llama-cpp": "llama.cpp",
     "llama.cpp": "llama.cpp",
 }
 
@@ -62,7 +62,7 @@ def configuration(
         max_levels=asked.max_levels,
         monotone=_monotone(mean),
         largest_first=writer == "tensorrt-llm",
-        min_k=0,
+        min_k=1 if writer == "tensorrt-llm" else 0,  # its drafter loses its state at 0
     )
     try:
         request = export.Request(
@@ -78,6 +78,12 @@ def configuration(
             lossy=asked.lossy,
         )
         written = export.write(request)
+        if len(reduced.schedule.levels) > 1 and export.read(written).schedule is None:
+            # No table in this engine or version: the one length that loses least over all batches.
+            lost = 1.0 - mean / mean.max(axis=0)
+            written = export.write(
+                replace(request, schedule=None, k=int(surface.ks[int(lost.mean(axis=1).argmin())]))
+            )
     except InputError as error:
         return None, reduced.regret, [f"no configuration for {setting.engine.name}: {error}"]
     return written, reduced.regret, list(written.notes)

@@ -2,6 +2,7 @@
 
 plain step   pass + engine per target pass
 round        draft passes + engine per draft pass, verification pass + engine per target pass, engine per round
+where a pass is never shorter than launching its kernels (engine.py).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specmodel.acceptance import Acceptance, expected_tokens_to
+from specmodel.acceptance import Acceptance, expected_tokens, expected_tokens_to
 from specmodel.draft_combined import Pipelined
 from specmodel.drafter import Drafter
 from specmodel.engine import EngineTime
@@ -33,6 +34,46 @@ class RoundTime:
 
 
 @dataclass(frozen=True, slots=True)
+class RoundParts:
+    """What a round is made of before any engine time.
+
+    Attributes
+    ----------
+    verify_s : float or ndarray
+        Kernels of the verification pass. [s]
+    width : float or ndarray
+        Positions verified per sequence, on average.
+    groups : tuple of (seconds, count, layers)
+        Draft passes that run one after another: kernels of one [s], how many, and its layers.
+    lookups : int or ndarray
+        Look-ups per round.
+    branches : bool or ndarray
+        Whether the draft is a tree grown anew in every round.
+    """
+
+    verify_s: Numeric
+    width: Numeric
+    groups: tuple[tuple[Numeric, Numeric, Numeric], ...]
+    lookups: Numeric
+    branches: Numeric
+
+    def where(self, chosen: NDArray[np.bool_]) -> RoundParts:
+        """The rounds of a mask, where every field is an array."""
+        kept = [np.asarray(part)[chosen] for part in (self.verify_s, self.width, self.lookups, self.branches)]
+        groups = [tuple(np.asarray(part)[chosen] for part in group) for group in self.groups]
+        return RoundParts(kept[0], kept[1], tuple((g[0], g[1], g[2]) for g in groups), kept[2], kept[3])
+
+    def under(self, engine: EngineTime, *, batch: Numeric, layers: Numeric, gpus: Numeric) -> RoundTime:
+        """The round under an engine; `layers` and `gpus` are the target's."""
+        verify = engine.target_seconds(self.verify_s, layers=layers, gpus=gpus)
+        verify = verify + engine.round_seconds(batch, self.width)
+        draft: Numeric = engine.lookup_s * self.lookups + engine.tree_s * self.branches
+        for kernels, count, depth in self.groups:
+            draft = draft + count * engine.draft_seconds(kernels, layers=depth)
+        return RoundTime(verify + draft, verify, draft)
+
+
+@dataclass(frozen=True, slots=True)
 class Speculation:
     """A drafter at work on a deployment, under its engine's times."""
 
@@ -48,32 +89,63 @@ class Speculation:
         return self.deployment.plain_seconds(batch, context)
 
     def round_time(
-        self, k: int, batch: Numeric, context: Numeric, law: Acceptance | None = None
+        self,
+        k: int,
+        batch: Numeric,
+        context: Numeric,
+        law: Acceptance | None = None,
+        *,
+        tokens: float | None = None,
     ) -> RoundTime:
         """One round of k drafts; k = 0 is a plain step. batch and context broadcast.
 
-        `law` matters only for a pipelined draft, which is kept in the rounds where every token was right.
+        Acceptance matters only for a pipelined draft, which is kept in the rounds where every token was right, and
+        for look-ups, whose hits it tells. `tokens` per round may be given in place of a law.
         """
         if k == 0:
             plain = self.plain_seconds(batch, context)
             return RoundTime(plain, plain, 0.0)
-        engine, width = self.engine, self.drafter.width(k)
-        verify = self.deployment.verify_seconds(batch, context, width)
-        draft: Numeric = 0.0
-        launched = 0.0
-        for group in self.drafter.launches(k, batch=batch, context=context, split=self.deployment.split):
-            taken = self.deployment.timing.time(group.kernels)
-            draft = draft + group.count * taken.seconds
-            launched += group.count
-        draft = draft + engine.draft_pass_s * launched + engine.lookup_s * self.drafter.lookups(k)
-        seconds = verify + draft
         method = self.drafter.method
+        parts = self.parts(k, batch, context, law, tokens=tokens)
+        taken = parts.under(
+            self.engine, batch=np.asarray(batch), layers=self.deployment.layers, gpus=self.deployment.tp
+        )
         if isinstance(method, Pipelined):
             kept = 1.0
             if method.overlap == "reused":
                 kept = (method.assumed.law if law is None else law).survival(k + 1)[-1]
-            seconds = seconds - kept * np.minimum(draft, verify)
-        return RoundTime(seconds, verify, draft)
+            hidden = kept * np.minimum(taken.draft_s, taken.verify_s)
+            return RoundTime(taken.seconds - hidden, taken.verify_s, taken.draft_s)
+        return taken
+
+    def parts(
+        self,
+        k: int,
+        batch: Numeric,
+        context: Numeric,
+        law: Acceptance | None = None,
+        *,
+        tokens: float | None = None,
+    ) -> RoundParts:
+        """The passes of one round of k > 0 drafts, timed without the engine."""
+        width = self._width(k, law, tokens)
+        launched = self.drafter.launches(k, batch=batch, context=context, split=self.deployment.split)
+        time = self.deployment.timing.time
+        return RoundParts(
+            verify_s=self.deployment.pass_time(batch, context, width).seconds,
+            width=width,
+            groups=tuple((time(one.kernels).seconds, one.count, one.layers) for one in launched),
+            lookups=self.drafter.lookups(k),
+            branches=self.drafter.branches,
+        )
+
+    def _width(self, k: int, law: Acceptance | None, tokens: float | None) -> float:
+        """Positions verified per sequence on average."""
+        if not self.drafter.may_miss:
+            return self.drafter.width(k)
+        if tokens is None:
+            tokens = expected_tokens(self.drafter.method.assumed.law if law is None else law, k)
+        return self.drafter.mean_width(k, tokens)
 
     def table(
         self, law: Acceptance, max_k: int, batch: Numeric, context: Numeric

@@ -1,7 +1,8 @@
 """Predicted against measured, row by row: `validate`.
 
-Every row of every table is predicted with the constants that would be used for that device, format and framework, or
-listed with the reason why not. The error of a plain datasheet roofline stands beside.
+Every row of a table of kernel times is predicted with the constants that would be used for that device, format and
+framework, or listed with the reason why not; the error of a plain datasheet roofline stands beside. Tables of published
+speedups: published_errors.py.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from specmodel import catalog
 from specmodel.constants import ENGINES, POOLED, Calibration
 from specmodel.errors import InputError, unknown_name
 from specmodel.kernel_tables import Table, read_table
+from specmodel.published_errors import SpeedupErrors, SpeedupRow, validate_published
+from specmodel.published_table import is_published
 from specmodel.result import Result
 from specmodel.table_devices import by_device
 from specmodel.table_predictions import Predictions, predict
@@ -88,16 +91,16 @@ class ValidationReport(Result):
 
     Attributes
     ----------
-    files : tuple of FileErrors
-        In the order given.
-    rows : tuple of Row or None
+    files : tuple of FileErrors or SpeedupErrors
+        In the order given; the second for published runs.
+    rows : tuple of Row or SpeedupRow, or None
         Every row, where asked for.
     problems : tuple of str
         Files refused and rows set aside, one line each.
     """
 
-    files: tuple[FileErrors, ...]
-    rows: tuple[Row, ...] | None
+    files: tuple[FileErrors | SpeedupErrors, ...]
+    rows: tuple[Row | SpeedupRow, ...] | None
     problems: tuple[str, ...]
 
 
@@ -114,7 +117,8 @@ def validate(
     Parameters
     ----------
     files : sequence of paths, optional
-        CSV tables as kernel_tables.py reads them; the measured set that ships when left out.
+        CSV tables as kernel_tables.py reads them, or of published runs (published_table.py); the measured and the
+        published set that ship when left out.
     device : str or Device, optional
         What was measured, for files that do not say.
     rows : bool
@@ -134,11 +138,17 @@ def validate(
     if framework is not None and framework.casefold() not in FRAMEWORKS:
         raise unknown_name("framework", framework, FRAMEWORKS)
     problems: list[str] = []
-    summaries: list[FileErrors] = []
-    listed: list[Row] = []
+    summaries: list[FileErrors | SpeedupErrors] = []
+    listed: list[Row | SpeedupRow] = []
     first: InputError | None = None
     for file in shipped_tables() if files is None else files:
         try:
+            if is_published(file):
+                errors, runs, odd = validate_published(file)
+                summaries.append(errors)
+                listed += runs if rows else []
+                problems += odd
+                continue
             table = read_table(file)
             parts = list(by_device(table, device))
         except InputError as error:
@@ -159,11 +169,14 @@ def validate(
 
 
 def shipped_tables() -> list[Traversable]:
-    """The measured set that ships with the package, in order of name."""
-    folder = package_files("specmodel.hardware") / "measured"
-    return sorted(
-        (file for file in folder.iterdir() if file.name.endswith(".csv")), key=lambda file: file.name
-    )
+    """The measured and the published set that ship with the package, each in order of name."""
+    root = package_files("specmodel.hardware")
+    return [
+        file
+        for folder in ("measured", "published")
+        for file in sorted((root / folder).iterdir(), key=lambda file: file.name)
+        if file.name.endswith(".csv")
+    ]
 
 
 def _summary(table: Table, found: Sequence[Predictions]) -> FileErrors:

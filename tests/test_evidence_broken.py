@@ -240,6 +240,60 @@ def test_zero_steps_in_an_answer_file_are_impossible() -> None:
         read(io.BytesIO(text.encode()))
 
 
+RECORDS = [
+    json.loads(text)
+    for name in (
+        "vllm_bench_serve.json",
+        "vllm_response_metrics.json",
+        "llamacpp_timings.json",
+        "trtllm_bench_report.json",
+        "specbench_answers.jsonl",
+        "sglang_bench_serving.jsonl",
+    )
+    for text in [(SAMPLES / name).read_text(encoding="utf-8")]
+    for text in ([text] if name.endswith(".json") else text.splitlines()[:1])
+] + [
+    {"survival": [0.7, 0.5], "rounds": 10},
+    {
+        "iter": 1,
+        "specDecodingStats": {"numDraftTokens": 3, "numAcceptedTokens": 1, "numRequestsWithDraftTokens": 1},
+    },
+    {"question_id": 1, "choices": [{"turns": ["x"], "alpha": [7, 5], "alpha_num": [10, 7]}]},
+    {"meta_info": {"spec_verify_ct": 1, "spec_num_correct_drafts": 1, "spec_num_proposed_drafts": 3}},
+    {"internal_states": [{"avg_spec_accept_length": 2.5}], "speculative_num_steps": 3},
+    {"acc_length": 2.0, "batch_size": 1, "output_len": 10},
+    {"drafted": 3, "accepted": 2, "request": "a"},
+]
+WRONG = st.sampled_from([None, True, "x", -1, 0, 2.5, 1e300, 10**400, float("nan"), [], [[1]], {}, {"a": 1}])
+
+
+def replaced(value: object, path: list[int], new: object) -> object:
+    """A copy of a JSON value with the part at the end of `path` replaced."""
+    if not path or not isinstance(value, dict | list) or not value:
+        return new
+    if isinstance(value, dict):
+        key = list(value)[path[0] % len(value)]
+        return {**value, key: replaced(value[key], path[1:], new)}
+    at = path[0] % len(value)
+    return [*value[:at], replaced(value[at], path[1:], new), *value[at + 1 :]]
+
+
+@settings(max_examples=150, deadline=None)
+@given(record=st.sampled_from(RECORDS), path=st.lists(st.integers(0, 40), min_size=1, max_size=4), new=WRONG)
+def test_no_wrong_value_in_a_record_ends_in_a_traceback(record: object, path: list[int], new: object) -> None:
+    data = json.dumps(replaced(record, path, new)).encode()
+    try:
+        found = alpha(read(io.BytesIO(data), lenient=True), resamples=100, describe=False)
+    except InputError as error:
+        refused = str(error)
+        found = None
+    if found is None:
+        assert "\n" not in refused
+        return
+    json.dumps(found.to_dict(), allow_nan=False)
+    assert list(found.survival) == sorted(found.survival, reverse=True)
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     name=st.sampled_from(sorted(path.name for path in SAMPLES.iterdir())),

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
 from specmodel.acceptance import Geometric, PerPosition, expected_tokens
 from specmodel.errors import InputError
@@ -27,7 +28,8 @@ from specmodel.evidence import (
     read,
 )
 from specmodel.evidence.counts import Clusters
-from specmodel.evidence.intervals import ratio_variance, wilson
+from specmodel.evidence.heterogeneity import heterogeneity
+from specmodel.evidence.intervals import percentiles, ratio_variance, wilson
 from specmodel.evidence.tally import Tally
 
 K = 4
@@ -227,6 +229,38 @@ def test_wilson_matches_newcombe(successes: int, trials: int, low: str, high: st
     assert (f"{found[0]:.4f}", f"{found[1]:.4f}") == (low, high)
 
 
+def test_few_rows_get_the_t_interval_of_a_normal_mean() -> None:
+    """The bootstrap of a mean of n normal values has spread s sqrt((n-1)/n) / sqrt(n); t s / sqrt(n) is wanted.
+
+    t of 7 degrees at 95 %: 2.365, as in any table.
+    """
+    n, s = 8, 1.7
+    ranks = (np.arange(200_000) + 0.5) / 200_000
+    spread = s * math.sqrt((n - 1) / n) / math.sqrt(n)
+    low, high = percentiles(spread * ndtri(ranks), 0.95, n)
+    assert high == pytest.approx(2.365 * s / math.sqrt(n), rel=1e-3)
+    assert low == pytest.approx(-high)
+
+
+def test_a_share_of_the_requests_shrinks_and_moves_the_interval() -> None:
+    ranks = (np.arange(100_000) + 0.5) / 100_000
+    low, high = percentiles(0.5 + 0.1 * ndtri(ranks), 0.95, 1000, kept=0.25, value=0.6)
+    assert (low + high) / 2 == pytest.approx(0.6)
+    assert (high - low) / 2 == pytest.approx(
+        0.05 * 1.962 * math.sqrt(1000 / 999), rel=1e-3
+    )  # t of 999 degrees
+
+
+def test_equal_requests_are_called_different_one_time_in_twenty() -> None:
+    rng = np.random.default_rng(21)
+    names = [str(i) for i in range(30) for _ in range(20)]
+    found = [alpha(counted(accepted_of(rng, np.full(600, 0.7)), names), resamples=100) for _ in range(60)]
+    values = [one.heterogeneity.p_value for one in found if one.heterogeneity is not None]
+    assert len(values) == 60
+    assert max(values) <= 1.0
+    assert 1 <= sum(value < 0.05 for value in values) <= 8
+
+
 def test_the_linearised_variance_is_that_of_a_mean_for_equal_sizes() -> None:
     rng = np.random.default_rng(0)
     y = rng.normal(5.0, 1.0, 50)
@@ -262,6 +296,26 @@ def test_differences_between_requests_are_measured() -> None:
     assert equal.icc < 0.003
     assert equal.p_value > 0.01
     assert spread.requests == 400
+
+
+def test_the_beta_fit_sits_at_the_top_of_its_likelihood() -> None:
+    """Against a direct search of the same likelihood, written with factorials, over a fine grid."""
+    accepted, tests = np.array([3, 9, 5, 0, 8, 7]), np.array([10, 10, 9, 4, 8, 12])
+    clusters = Clusters(
+        "requests", tests * 1.0, accepted * 1.0, tests[:, None] * 1.0, accepted[:, None] * 1.0
+    )
+    found = heterogeneity(clusters)
+    assert found is not None
+
+    def likelihood(a: float, b: float) -> float:
+        return math.fsum(
+            math.fsum(math.log((a + i) / (a + b + i)) for i in range(s))
+            + math.fsum(math.log((b + i) / (a + b + s + i)) for i in range(t - s))
+            for s, t in zip(accepted.tolist(), tests.tolist(), strict=True)
+        )
+
+    best = max(likelihood(a, b) for a in np.linspace(0.5, 6, 100) for b in np.linspace(0.5, 6, 100))
+    assert likelihood(found.a, found.b) >= best - 1e-9
 
 
 def test_pooled_and_per_request_means_differ_and_are_told_apart() -> None:

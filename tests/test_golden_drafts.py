@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from specmodel import draft_formulas, draft_heads, lookahead, rounds, sample_size, slots
+from specmodel import draft_formulas, draft_heads, headroom, lookahead, rounds
 from specmodel.acceptance import Geometric, PerPosition, expected_tokens, tokens_per_round
 from specmodel.architecture import Architecture, Layer
 from specmodel.draft_combined import Hybrid, Mixture
 from specmodel.draft_sources import DraftModel, EarlyExit, Lookup
+from specmodel.evidence import trials
 from specmodel.feed_forward import Dense
 from specmodel.mixers import Attention
 from specmodel.sampling import candidate_set, exact
@@ -80,11 +81,11 @@ def hybrid_speedup(i: Inputs) -> float:
 
 
 def requests(i: Inputs, *, tested_only: bool) -> float:
-    return sample_size.requests_needed(i["n"], i["tokens"], i["alpha"], i["k"], tested_only=tested_only)
+    return trials.requests_needed(i["n"], i["tokens"], i["alpha"], i["k"], tested_only=tested_only)
 
 
 def medusa_step(i: Inputs, root: int) -> float:
-    return slots.stretched_step_s(i["step_ms"], i["nodes"] + root, i["budget"])
+    return float(i["step_ms"] * headroom.overload(i["nodes"] + root, i["budget"]))
 
 
 def coverage(i: Inputs) -> dict[str, float]:
@@ -177,29 +178,25 @@ COMPUTE: dict[str, Callable[[Inputs], Any]] = {
     "rej-003-residual": lambda i: table(i).residual,
     "rej-003-output": lambda i: table(i).emitted,
     # how much to measure
-    "alpha-n-trials": lambda i: sample_size.trials_needed(i["alpha"], i["half_width"], z=i["z"]),
-    "alpha-verifs-per-request": lambda i: sample_size.rounds_per_request(i["tokens"], i["alpha"], i["k"]),
+    "alpha-n-trials": lambda i: trials.trials_needed(i["alpha"], i["half_width"], z=i["z"]),
+    "alpha-verifs-per-request": lambda i: trials.rounds_per_request(i["tokens"], i["alpha"], i["k"]),
     "alpha-drafted-per-request": lambda i: (
-        i["k"] * sample_size.rounds_per_request(i["tokens"], i["alpha"], i["k"])
+        i["k"] * trials.rounds_per_request(i["tokens"], i["alpha"], i["k"])
     ),
     "alpha-requests": lambda i: requests(i, tested_only=False),
     "alpha-requests-ceil": lambda i: math.ceil(requests(i, tested_only=False)),
     "alpha-requests-tested-only": lambda i: {
-        "tested_per_pass": sample_size.tested_per_round(i["alpha"], i["k"]),
+        "tested_per_pass": trials.tested_per_round(i["alpha"], i["k"]),
         "requests": math.ceil(requests(i, tested_only=True)),
     },
     "alpha-requests-inflated": lambda i: [
-        sample_size.with_design_effect(i["base"], factor) for factor in i["factors"]
+        trials.with_design_effect(i["base"], factor) for factor in i["factors"]
     ],
-    "alpha-interval-sqrt-step": lambda i: sample_size.standard_error_allowed(i["half_width"], z=i["z"]),
-    "alpha-interval-variance-step": lambda i: (
-        sample_size.standard_error_allowed(i["half_width"], z=i["z"]) ** 2
-    ),
-    "alpha-fraction-is-not-alpha": lambda i: sample_size.accepted_share(i["alpha"], i["k"]),
-    "alpha-fraction-plugback": lambda i: speedup(
-        {**i, "alpha": sample_size.accepted_share(i["alpha"], i["k"])}
-    ),
-    "alpha-1000-rounds": lambda i: sample_size.half_width_after(i["rounds"], i["alpha"], i["k"], z=i["z"]),
+    "alpha-interval-sqrt-step": lambda i: trials.standard_error_allowed(i["half_width"], z=i["z"]),
+    "alpha-interval-variance-step": lambda i: trials.standard_error_allowed(i["half_width"], z=i["z"]) ** 2,
+    "alpha-fraction-is-not-alpha": lambda i: trials.accepted_share(i["alpha"], i["k"]),
+    "alpha-fraction-plugback": lambda i: speedup({**i, "alpha": trials.accepted_share(i["alpha"], i["k"])}),
+    "alpha-1000-rounds": lambda i: trials.half_width_after(i["rounds"], i["alpha"], i["k"], z=i["z"]),
     # draft sources
     "draft-small-chat": speedup,
     "draft-lookup-code": speedup,
@@ -234,11 +231,11 @@ COMPUTE: dict[str, Callable[[Inputs], Any]] = {
     "medusa-dense-grid": lambda i: [
         [dense_nodes([top] * heads) for top in i["tops"]] for heads in i["heads"]
     ],
-    "medusa-dense-vs-budget": lambda i: slots.slot_share(i["nodes"], i["budget"]),
+    "medusa-dense-vs-budget": lambda i: headroom.budget_share(i["nodes"], i["budget"]),
     "medusa-dense-step-ms": lambda i: {"nodes_only": medusa_step(i, 0), "with_root": medusa_step(i, 1)},
-    "medusa-sparse-share-pct": lambda i: 100 * slots.slot_share(i["nodes"], i["budget"]),
+    "medusa-sparse-share-pct": lambda i: 100 * headroom.budget_share(i["nodes"], i["budget"]),
     "medusa-sparse-max-requests": lambda i: [
-        slots.requests_within(i["budget"], each) for each in i["positions"]
+        headroom.slots(0, each - 1, i["budget"], among=False) for each in i["positions"]
     ],
     "medusa-naive-head-params-m": lambda i: medusa_matrix(i, 1) / 1e6,
     "medusa-naive-4-heads-vs-draft": lambda i: draft_formulas.weight_ratio(
@@ -317,11 +314,11 @@ COMPUTE: dict[str, Callable[[Inputs], Any]] = {
     "lookahead-pool-avg-passes": lambda i: lookahead.mean_passes(i["hit"], i["passes_hit"], i["passes_cold"]),
     "lookahead-pool-tokens-per-pass": pool,
     "lookahead-window-share-pct": lambda i: [
-        100 * slots.slot_share(window, i["budget"]) for window in i["windows"]
+        100 * headroom.budget_share(window, i["budget"]) for window in i["windows"]
     ],
     "lookahead-eos-waste": lambda i: lookahead.positions_wasted(i["window"], i["remaining"]),
     "lookahead-never-slower-batch": lambda i: [
-        1.0 / slots.stretched_step_s(1.0, batch * i["window"], i["budget"]) for batch in i["batches"]
+        1.0 / headroom.overload(batch * i["window"], i["budget"]) for batch in i["batches"]
     ],
     # the rest
     "pipeline-bounds": lambda i: [

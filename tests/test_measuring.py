@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specmodel import lookahead, sample_size, slots
+from specmodel import headroom, lookahead
 from specmodel.errors import InputError
+from specmodel.evidence import trials
 
 
 def simulated(alpha: float, k: int, rounds: int, seed: int) -> tuple[Any, Any]:
@@ -24,9 +25,9 @@ def simulated(alpha: float, k: int, rounds: int, seed: int) -> tuple[Any, Any]:
 @pytest.mark.parametrize(("alpha", "k"), [(0.8, 4), (0.3, 2), (0.95, 8)])
 def test_tested_drafts_against_a_simulation(alpha: float, k: int) -> None:
     tested, accepted = simulated(alpha, k, 200_000, 1)
-    assert tested.mean() == pytest.approx(sample_size.tested_per_round(alpha, k), rel=5e-3)
+    assert tested.mean() == pytest.approx(trials.tested_per_round(alpha, k), rel=5e-3)
     assert accepted.sum() / tested.sum() == pytest.approx(alpha, rel=5e-3)
-    assert accepted.mean() / k == pytest.approx(sample_size.accepted_share(alpha, k), rel=5e-3)
+    assert accepted.mean() / k == pytest.approx(trials.accepted_share(alpha, k), rel=5e-3)
 
 
 def test_half_width_covers_as_often_as_it_says() -> None:
@@ -35,30 +36,30 @@ def test_half_width_covers_as_often_as_it_says() -> None:
     for seed in range(400):
         tested, accepted = simulated(alpha, k, rounds, seed)
         estimates.append(accepted.sum() / tested.sum())
-    width = sample_size.half_width_after(rounds, alpha, k)
+    width = trials.half_width_after(rounds, alpha, k)
     assert np.mean(np.abs(np.array(estimates) - alpha) <= width) == pytest.approx(0.95, abs=0.03)
 
 
 @given(alpha=st.floats(0.01, 0.99), half_width=st.floats(0.005, 0.2))
 def test_needed_trials_reach_the_half_width(alpha: float, half_width: float) -> None:
-    trials = sample_size.trials_needed(alpha, half_width)
-    assert sample_size.Z_95 * math.sqrt(alpha * (1 - alpha) / trials) <= half_width * (1 + 1e-9)
-    if trials > 1:
-        assert sample_size.Z_95 * math.sqrt(alpha * (1 - alpha) / (trials - 1)) > half_width * (1 - 1e-9)
+    needed = trials.trials_needed(alpha, half_width)
+    assert trials.Z_95 * math.sqrt(alpha * (1 - alpha) / needed) <= half_width * (1 + 1e-9)
+    if needed > 1:
+        assert trials.Z_95 * math.sqrt(alpha * (1 - alpha) / (needed - 1)) > half_width * (1 - 1e-9)
 
 
 def test_more_requests_are_needed_than_drafted_tokens_suggest() -> None:
     naive, honest = (
-        sample_size.requests_needed(1537, 128, 0.8, 4, tested_only=tested) for tested in (False, True)
+        trials.requests_needed(1537, 128, 0.8, 4, tested_only=tested) for tested in (False, True)
     )
     assert (math.ceil(naive), math.ceil(honest)) == (11, 14)
 
 
-@given(positions=st.integers(1, 500), slots_free=st.integers(1, 500))
+@given(positions=st.integers(2, 500), slots_free=st.integers(1, 500))
 def test_requests_within_are_the_most_that_do_not_stretch_the_step(positions: int, slots_free: int) -> None:
-    count = slots.requests_within(slots_free, positions)
-    assert slots.stretched_step_s(7.0, count * positions, slots_free) == 7.0
-    assert slots.stretched_step_s(7.0, (count + 1) * positions, slots_free) > 7.0
+    count = int(headroom.slots(0, positions - 1, slots_free, among=False))
+    assert headroom.overload(count * positions, slots_free) == 1.0
+    assert headroom.overload((count + 1) * positions, slots_free) > 1.0
 
 
 @given(st.lists(st.lists(st.floats(-1.0, 1.0), min_size=5, max_size=5), min_size=5, max_size=5))
@@ -83,13 +84,12 @@ def test_the_pool_averages_passes_not_rates() -> None:
 @pytest.mark.parametrize(
     "attempt",
     [
-        lambda: sample_size.trials_needed(0.8, 0.0),
-        lambda: sample_size.trials_needed(1.2, 0.1),
-        lambda: sample_size.tested_per_round(0.8, 0),
-        lambda: sample_size.with_design_effect(10, 0.5),
-        lambda: sample_size.half_width_after(0, 0.8, 4),
-        lambda: slots.slot_share(1, 0),
-        lambda: slots.requests_within(10, 0),
+        lambda: trials.trials_needed(0.8, 0.0),
+        lambda: trials.trials_needed(1.2, 0.1),
+        lambda: trials.tested_per_round(0.8, 0),
+        lambda: trials.with_design_effect(10, 0.5),
+        lambda: trials.half_width_after(0, 0.8, 4),
+        lambda: headroom.budget_share(1, 0),
         lambda: lookahead.jacobi_sweep([[1.0, 0.0]], [1.0], [0.0]),
         lambda: lookahead.jacobi_sweep([[0.0]], [1.0], [0.0]),
         lambda: lookahead.tokens_per_pass(8, 0),

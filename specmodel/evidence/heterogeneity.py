@@ -86,7 +86,7 @@ class Heterogeneity:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
-LEAST_ICC, MOST_ICC = 1e-6, 0.999
+LEAST_ICC, MOST_ICC = 1e-5, 0.999  # below the first, differences of log Beta functions lose their digits
 
 
 def heterogeneity(clusters: Clusters) -> Heterogeneity | None:
@@ -113,7 +113,8 @@ def heterogeneity(clusters: Clusters) -> Heterogeneity | None:
 
     limits = [(-12.0, 12.0), (_logit(LEAST_ICC), _logit(MOST_ICC))]
     starts = [np.array([_logit(total), _logit(icc)]) for icc in (0.01, 0.2)]
-    fits = [minimize(loss, start, method="L-BFGS-B", bounds=limits) for start in starts]
+    close = {"xatol": 1e-6, "fatol": 1e-9}
+    fits = [minimize(loss, start, method="Nelder-Mead", bounds=limits, options=close) for start in starts]
     best = min(fits, key=lambda fit: float(fit.fun))
     none = -float(s.sum() * math.log(total) + (t - s).sum() * math.log1p(-total))
     gain = max(2.0 * (none - float(best.fun)), 0.0)

@@ -118,11 +118,15 @@ class RecordReader:
                 raise UnusableError(f"a {type(record).__name__} where an object is expected")
             self._dispatch(record, name, line)
             collector.good()
-        except UnusableError as error:
-            collector.bad(name, line, str(error))
         except NothingToReadError as error:
             collector.good()
             collector.nothing(f"{name}: {error}")
+        except UnusableError as error:
+            collector.bad(name, line, str(error))
+        except InputError:
+            raise
+        except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+            collector.bad(name, line, f"a value is not of the kind that this record has: {error}")
 
     def _dispatch(self, record: Record, name: str, line: int) -> None:
         collector = self._collector

@@ -15,10 +15,11 @@ from specmodel.evidence.prometheus import Scrapes, intervals
 from specmodel.evidence.rows import Rows
 
 _DECODE = re.compile(
-    r"#running-req: (\d+).*?accept len: ([\d.]+|nan|inf)(?:.*?accept rate: ([\d.]+|nan|inf))?", re.IGNORECASE
+    r"#running-req: (\d+).*?accept len: (\d+\.?\d*|nan|inf)(?:.*?accept rate: (\d+\.?\d*|nan|inf))?",
+    re.IGNORECASE,
 )
 _TIMES = re.compile(r"^\[(\d{4}-\d\d-\d\d) (\d\d):(\d\d):(\d\d)")
-_THROUGHPUT = re.compile(r"gen throughput \(token/s\): ([\d.]+)")
+_THROUGHPUT = re.compile(r"gen throughput \(token/s\): (\d+\.?\d*)")
 _ADAPTED = re.compile(r"Adaptive spec params updated: steps (\d+) -> (\d+)")
 
 

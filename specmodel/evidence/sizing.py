@@ -9,6 +9,7 @@ from typing import Any
 from specmodel import checks
 from specmodel.acceptance import MAX_K, tokens_per_round
 from specmodel.errors import InputError
+from specmodel.evidence import trials
 from specmodel.evidence.intervals import normal_quantile
 
 
@@ -113,10 +114,10 @@ def sample_size(
         share = 0.99 if alpha == 1.0 else 0.01
         warnings.append(f"at alpha = {alpha:g} nothing varies; planned for {share:g}")
     z = normal_quantile(level)
-    independent = math.ceil(share * (1.0 - share) * (z / half_width) ** 2)
-    per_round = math.fsum(share**i for i in range(k))
+    independent = trials.trials_needed(share, half_width, z=z)
+    per_round = trials.tested_per_round(share, k)
     emitted = float(tokens_per_round(share, k))
-    rounds_each = max(tokens_per_request / emitted, 1.0)
+    rounds_each = max(trials.rounds_per_request(tokens_per_request, share, k), 1.0)
     tests_each = per_round * rounds_each
     effect = 1.0 + (max(tests_each, 1.0) - 1.0) * icc
     if design_effect is not None:

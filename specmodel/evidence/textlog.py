@@ -55,10 +55,10 @@ class TextReader:
                 collector.add(part, "intervals")
             elif self._sglang.line(text, source, number) or self._llamacpp.line(text, source, number):
                 collector.good()
-        except UnusableError as error:
-            collector.bad(source, number, str(error))
         except NothingToReadError:
             collector.good()
+        except ValueError as error:  # a number of thousands of digits, besides what the readers name
+            collector.bad(source, number, str(error)[:200])
 
     def _close_console(self, source: str, number: int) -> None:
         fields, self._console = self._console, {}
