@@ -23,7 +23,7 @@ def shipped() -> ValidationReport:
 
 
 def by_name(report: ValidationReport) -> dict[str, FileErrors]:
-    return {file.file: file for file in report.files}
+    return {file.file: file for file in report.files if isinstance(file, FileErrors)}
 
 
 # What measured tables are asked to show; the datasheet's error on the same rows is far above.
