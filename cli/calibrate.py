@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from specmodel.cli import options
+from specmodel.deployment import DEFAULT_DEVICE, DEFAULT_MODEL, Deployment, deploy
 from specmodel.errors import InputError
 
 
@@ -21,9 +22,31 @@ def _constant(name: str, value: float) -> str:
 
 
 def calibrate(
-    files: Annotated[list[str], typer.Argument(help="CSV tables of measured kernel times.")],
+    files: Annotated[
+        list[str] | None, typer.Argument(help="CSV tables of measured kernel times; not with --runs.")
+    ] = None,
     device: Annotated[
         str | None, typer.Option("--device", help="What was measured, for files that do not say.")
+    ] = None,
+    runs: Annotated[
+        str | None,
+        typer.Option(
+            "--runs",
+            help="Instead: two or three runs of an engine (CSV or JSON: batch, context, k, tokens_per_round, and "
+            "tpot_ms, itl_ms or step_ms).",
+        ),
+    ] = None,
+    model: options.Model = DEFAULT_MODEL,
+    weights: options.Weights = None,
+    kv: options.Kv = None,
+    tp: options.Tp = 1,
+    ep: options.Ep = 1,
+    engine: options.Engine = "vllm",
+    draft: Annotated[
+        str | None, typer.Option("--draft", help="With --runs: the draft, as `specmodel drafts` names it.")
+    ] = None,
+    draft_model: Annotated[
+        str | None, typer.Option("--draft-model", help="With --runs: the model behind --draft draft-model.")
     ] = None,
     out: Annotated[
         str | None,
@@ -31,18 +54,22 @@ def calibrate(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Fit the constants of kernels to measured times, with their errors."""
+    """Fit the constants of kernels to measured times, or an engine's times to your own runs, with their errors."""
+    if runs is not None:
+        if files:
+            raise InputError("runs", runs, "kernel tables and runs are fitted apart: give one of them")
+        setting = deploy(model, device or DEFAULT_DEVICE, weights=weights, kv=kv, tp=tp, ep=ep, engine=engine)
+        _runs(runs, setting, draft, draft_model, out, as_json)
+        return
+    if not files:
+        raise InputError("files", None, "give CSV tables of measured kernel times, or --runs FILE")
     import json
 
     from specmodel import calibration
     from specmodel.result import SCHEMA, plain
 
     report = calibration.calibrate(files, device)
-    if out is not None:
-        try:
-            Path(out).write_text(report.calibration.to_toml(), encoding="utf-8")
-        except OSError as error:
-            raise InputError("out", out, f"cannot be written: {error.strerror}") from None
+    _write(out, report.calibration.to_toml())
     if as_json:
         content = {
             "schema": SCHEMA,
@@ -79,3 +106,72 @@ def calibrate(
     if out is not None:
         render.say(f"written to {out}: give it to other commands with --calibration")
     render.closing(warnings=report.problems)
+
+
+def _write(out: str | None, text: str) -> None:
+    if out is None:
+        return
+    try:
+        Path(out).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError("out", out, f"cannot be written: {error.strerror}") from None
+
+
+def _runs(
+    file: str, setting: Deployment, draft: str | None, draft_model: str | None, out: str | None, as_json: bool
+) -> None:
+    """The engine's times from a person's runs."""
+    from specmodel.draft_names import drafter
+    from specmodel.model import Model
+    from specmodel.own_runs import fit_runs, read_runs
+
+    if not isinstance(setting.model, Model):
+        raise InputError("model", setting.name, "is given as totals: name an architecture")
+    found = None if draft is None else drafter(draft, setting.model, model=draft_model)
+    report = fit_runs(read_runs(file), setting, found)
+    _write(out, report.to_toml())
+    if as_json:
+        typer.echo(report.to_json())
+        return
+    from specmodel.cli import render
+
+    render.listing(
+        f"times of {report.engine.name}",
+        ("time", "ms", "80 % range", "shipped", "told by the runs"),
+        [
+            (
+                (
+                    one.name,
+                    f"{one.value_s * 1e3:.3g}",
+                    f"{one.low_s * 1e3:.3g} to {one.high_s * 1e3:.3g}",
+                    f"{one.shipped_s * 1e3:.3g}",
+                    "yes" if one.told else "no",
+                ),
+                "",
+            )
+            for one in report.constants
+        ],
+    )
+    render.listing(
+        "steps in ms",
+        ("run", "batch", "context", "k", "measured", "shipped times", "fitted times"),
+        [
+            (
+                (
+                    row.id or str(row.row),
+                    f"{row.batch:g}",
+                    f"{row.context:g}",
+                    str(row.k),
+                    f"{row.measured_ms:.3g}",
+                    f"{row.shipped_ms:.3g}",
+                    f"{row.fitted_ms:.3g}",
+                ),
+                "",
+            )
+            for row in report.rows
+        ],
+    )
+    for finding in report.findings:
+        render.say(finding)
+    if out is not None:
+        render.say(f"written to {out}: give it to other commands with --engine {out}")

@@ -28,7 +28,7 @@ _ENTRY = ("value", "unit", "source", "note", "low", "high")
 
 
 def read_engine(path: str | Path | Traversable) -> EngineTime:
-    """The engine a file describes; its id is the file's name.
+    """The engine a file describes; its id is the file's name where it gives none.
 
     Raises
     ------
@@ -46,8 +46,8 @@ def read_engine(path: str | Path | Traversable) -> EngineTime:
     if not isinstance(times, Mapping):
         raise InputError(f"{source.name}: times", times, "must be a table [times]")
     for key, text in table.items():
-        if key not in TEXTS:
-            raise unknown_name(f"{source.name}: key", key, (*TEXTS, "times"))
+        if key not in (*TEXTS, "id"):
+            raise unknown_name(f"{source.name}: key", key, ("id", *TEXTS, "times"))
         if not isinstance(text, str):
             raise InputError(f"{source.name}: {key}", text, "must be text")
     identity = source.name.removesuffix(".toml")
@@ -71,7 +71,8 @@ def _figure(file: str, key: str, entry: object) -> float:
 
 def engine_toml(engine: EngineTime, notes: Mapping[str, Mapping[str, str | float]]) -> str:
     """The file of an engine; `notes` holds source, note, low and high by figure."""
-    lines = [f"{key} = {_quoted(getattr(engine, key))}" for key in TEXTS if getattr(engine, key)]
+    lines = [f'id = "{engine.id}"']
+    lines += [f"{key} = {_quoted(getattr(engine, key))}" for key in TEXTS if getattr(engine, key)]
     lines += ["", "[times]"]
     for key in FIGURES:
         value = getattr(engine, key)

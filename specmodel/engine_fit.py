@@ -92,7 +92,15 @@ ENGINES: Mapping[str, Known] = {
         },
         ("draft_pass_s",),
     ),
-    "sglang": Known("sglang", {"target_pass_s": (0.35 * MS, 0.2)}),
+    "sglang": Known(
+        "sglang",
+        {
+            "target_pass_s": (0.35 * MS, 0.2),
+            "gpu_pass_s": (0.08 * MS, 0.3),
+            "draft_launch_s": (0.33 * MS, 0.15),
+        },
+        ("draft_pass_s",),
+    ),
     "tensorrt-llm": Known("trtllm"),
     "llama.cpp": Known(),
     "magicdec": Known(
