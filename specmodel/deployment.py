@@ -204,7 +204,7 @@ def deploy(
             f"{asked.name} {_formats(asked)} on {f'{tp} x ' if tp > 1 else ''}{machine.id}",
             f"fidelity {timing.fidelity}: {_level_words(timing)}",
             f"{share:g} of {show_bytes(tp * machine.memory_bytes)} usable",
-            "no engine time" if charged.is_ideal else f"engine time of {charged.name}",
+            "no engine time" if charged.is_ideal else f"engine time of {_engine_words(charged)}",
             *notes,
         ),
         warnings=tuple(machine.warnings),
@@ -222,6 +222,10 @@ def with_cache(model: Model | Totals, bytes_per_token: float) -> Model | Totals:
     kv = model.precision.kv
     given = replace(kv, bits=kv.bits * bytes_per_token / model.kv_bytes_per_token, source="given per token")
     return replace(model, precision=replace(model.precision, kv=given))
+
+
+def _engine_words(engine: EngineTime) -> str:
+    return f"{engine.name} ({engine.versions})" if engine.versions else engine.name
 
 
 def _formats(model: Model | Totals) -> str:
