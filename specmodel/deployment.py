@@ -206,7 +206,7 @@ def deploy(
             f"{asked.name} {_formats(asked)} on {f'{tp} x ' if tp > 1 else ''}{machine.id}",
             f"fidelity {timing.fidelity}: {_level_words(timing)}",
             f"{share:g} of {show_bytes(tp * machine.memory_bytes)} usable",
-            "no engine time" if charged.is_ideal else f"engine time of {charged.name} {charged.versions}",
+            "no engine time" if charged.is_ideal else f"engine time of {_engine_words(charged)}",
             *([] if calibration is None else [f"{_named(calibration)} before the shipped constants"]),
             *_slower_rates(asked, machine),
             *asked.notes,
@@ -262,6 +262,10 @@ def with_cache(
     kv = model.precision.kv
     given = replace(kv, bits=kv.bits * bytes_per_token / model.kv_bytes_per_token, source="given per token")
     return replace(model, precision=replace(model.precision, kv=given))
+
+
+def _engine_words(engine: EngineTime) -> str:
+    return f"{engine.name} ({engine.versions})" if engine.versions else engine.name
 
 
 def _formats(model: Model | Totals) -> str:

@@ -105,8 +105,8 @@ ENGINES: Mapping[str, Known] = {
     "llama.cpp": Known(),
     "magicdec": Known(
         "nccl",
-        {"target_pass_s": (0.35 * MS, 0.3), "draft_pass_s": (0.35 * MS, 0.3), "round_s": (1.0 * MS, 0.3)},
-        ("tree_s", "lookup_s"),
+        {"target_pass_s": (0.1 * MS, 0.5), "draft_pass_s": (0.35 * MS, 0.3), "round_s": (1.0 * MS, 0.3)},
+        ("tree_s", "lookup_s", "gpu_pass_s"),
     ),
     "transformers": Known(
         "",
