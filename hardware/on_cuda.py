@@ -122,7 +122,8 @@ class CudaMachine:
             for turn in range(launches):
                 run(turn)
         graph.replay()
-        return lambda: _elapsed(graph.replay) / launches
+        kept = (graph, run)  # a graph does not own the tensors that it reads: they live as long as its timer
+        return lambda: _elapsed(kept[0].replay) / launches
 
     def window(self, turn: int, shape: Sequence[int], format_name: str = "bf16") -> torch.Tensor:
         """The next stretch of the pool, as a contiguous tensor; each turn starts where the last ended."""
