@@ -26,20 +26,17 @@ def alpha(
     ] = None,
     k: Annotated[
         int | None,
-        typer.Option(
-            "--k",
-            parser=options.whole,
-            metavar="WHOLE",
-            help="Drafts per round, where the file does not say.",
-        ),
+        options.integer("--k", "Drafts per round, where the file does not say."),
     ] = None,
     convention: Annotated[
         str | None, typer.Option("--convention", help="survival or conditional, where the file does not say.")
     ] = None,
-    draft_cost: options.DraftCost = 0.15,
+    draft_cost: Annotated[
+        float | None, options.real("--draft-cost", "One draft pass over one plain step; 0.15 by default.")
+    ] = None,
     level: Annotated[
         float,
-        typer.Option("--level", parser=options.number, metavar="NUMBER", help="Coverage of the intervals."),
+        options.real("--level", "Coverage of the intervals."),
     ] = 0.95,
     lenient: Annotated[
         bool, typer.Option("--lenient", help="Go on although more than 1 % of the records are unreadable.")
@@ -57,30 +54,43 @@ def alpha(
         bool, typer.Option("--plan", help="No file: how much to measure for --half-width at --k and --alpha.")
     ] = False,
     half_width: Annotated[
-        float,
-        typer.Option(
-            "--half-width", parser=options.number, metavar="NUMBER", help="Wanted half-width of alpha."
-        ),
-    ] = 0.02,
+        float | None, options.real("--half-width", "With --plan: wanted half-width of alpha; 0.02.")
+    ] = None,
     expected: Annotated[
-        float,
-        typer.Option("--alpha", parser=options.number, metavar="NUMBER", help="Expected alpha, for --plan."),
-    ] = 0.8,
+        float | None, options.real("--alpha", "With --plan: the alpha expected; 0.8.")
+    ] = None,
     icc: Annotated[
-        float,
-        typer.Option(
-            "--icc", parser=options.number, metavar="NUMBER", help="Correlation of tests within a request."
-        ),
-    ] = 0.0,
+        float | None, options.real("--icc", "With --plan: correlation of tests within a request; 0.")
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Print acceptance with intervals from what an engine wrote, or how much to measure (--plan)."""
     from specmodel import evidence
 
+    files_only: dict[str, object] = {
+        "files": files or None,
+        "by": by,
+        "convention": convention,
+        "backend": backend,
+        "draft cost": draft_cost,
+        "lenient": lenient or None,
+        "separate": separate or None,
+    }
+    plan_only: dict[str, object] = {"half width": half_width, "alpha": expected, "icc": icc}
+    for field, value in (files_only if plan else plan_only).items():
+        if value is not None:
+            raise InputError(field, value, f"changes nothing {'with' if plan else 'without'} --plan")
     if plan:
-        size = evidence.sample_size(half_width, 4 if k is None else k, expected, icc, level=level)
+        size = evidence.sample_size(
+            0.02 if half_width is None else half_width,
+            4 if k is None else k,
+            0.8 if expected is None else expected,
+            0.0 if icc is None else icc,
+            level=level,
+        )
         _show_plan(size, as_json)
         return
+    cost = 0.15 if draft_cost is None else draft_cost
     if not files:
         raise InputError("files", None, "give at least one file, - for a pipe, or --plan")
     with _progress() as report:
@@ -95,12 +105,12 @@ def alpha(
         )
     parts = {"": found} if by is None else found.by(by)
     estimates = {label: evidence.alpha(part, level=level) for label, part in parts.items()}
-    best = {label: _best(one, draft_cost) for label, one in estimates.items()}
+    best = {label: _best(one, cost) for label, one in estimates.items()}
     if as_json:
         typer.echo(json.dumps(_content(estimates, best, by), indent=2, allow_nan=False))
         return
     for label, one in estimates.items():
-        _show(one, best[label], label if by is None else f"{by} {label or '(none)'}", draft_cost)
+        _show(one, best[label], label if by is None else f"{by} {label or '(none)'}", cost)
 
 
 def _best(estimate: Estimate, draft_cost: float) -> BestDepth | None:

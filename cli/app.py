@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
-from typing import Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -65,8 +66,23 @@ app = typer.Typer(
 )
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            typer.echo(f"specmodel {version('specmodel')}")
+        except PackageNotFoundError:
+            typer.echo("specmodel, not installed: run from its source folder")
+        raise typer.Exit
+
+
 @app.callback()
-def root() -> None:
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
     """Should this deployment speculate: with which draft length, up to which batch, for what gain?"""
 
 
@@ -77,29 +93,57 @@ UsageProblem: type[Exception] = next(
 
 
 def main() -> None:
-    """Entry point of the `specmodel` script."""
+    """Entry point of the `specmodel` script. Exit codes: 0, 2 for bad input, 1 where the answer cannot be given."""
+    if sys.stdout is None:  # closed before the start, as by >&-
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a terminal without UTF-8 shows "?" for what it cannot
+            stream.reconfigure(errors="replace")
     code: object = 0
     try:
         code = app(standalone_mode=False)
+        sys.stdout.flush()
     except InputError as error:
-        _refuse(f"{_option(error.field)} = {error.shown}: {error.allowed}")
+        _end(f"{_option(error.field)} = {error.shown}: {error.allowed}", 2)
     except UsageProblem as error:
-        message = " ".join(error.format_message().split())  # type: ignore[attr-defined]
+        message = _usage(error)
         if message:  # without one it was a call without arguments, which printed the help
-            _refuse(message)
+            _end(message, 2)
     except (typer.Abort, KeyboardInterrupt):
-        typer.echo("specmodel: interrupted", err=True)
-        sys.exit(130)
-    except BrokenPipeError:
-        # The reader of a pipe left (head, less): not an error of ours. Standard output is closed for good.
-        sys.stderr.close()
+        _end("interrupted", 130)
+    except BrokenPipeError:  # the reader of a pipe left (head, less): not an error of ours
+        _drop_output()
         sys.exit(0)
+    except OSError as error:
+        _drop_output()
+        _end(f"the answer cannot be written: {error.strerror or error}", 1)
+    except Exception as error:
+        if os.environ.get("SPECMODEL_TRACEBACK"):
+            raise
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        _end(f"a fault of specmodel's own, please report it with the command ({said[:200]})", 1)
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _refuse(message: str) -> None:
+def _end(message: str, code: int) -> NoReturn:
     typer.echo(f"specmodel: {message}", err=True)
-    sys.exit(2)
+    sys.exit(code)
+
+
+def _drop_output() -> None:
+    """Point standard output nowhere, so that Python does not try to flush it again when it ends."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):  # no file behind it: nothing to flush
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+
+
+def _usage(error: Exception) -> str:
+    """One line for a wrong call: the option, the value and what is allowed, where the error knows them."""
+    asked, said = getattr(error, "param", None), getattr(error, "message", "")
+    if type(error) is typer.BadParameter and asked is not None and said:
+        return f"{asked.opts[0]} = {said}"
+    return " ".join(error.format_message().split())  # type: ignore[attr-defined]
 
 
 def _option(field: str) -> str:

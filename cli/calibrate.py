@@ -12,6 +12,15 @@ from specmodel.deployment import DEFAULT_DEVICE, DEFAULT_MODEL, Deployment, depl
 from specmodel.errors import InputError
 
 
+def _constant(name: str, value: float) -> str:
+    """A constant in the unit that its name ends in: times in microseconds, rates in GB/s, shares as they are."""
+    if name.endswith("_bytes_per_s"):
+        return f"{name.removesuffix('_bytes_per_s')} {value / 1e9:.3g} GB/s"
+    if name.endswith("_s"):
+        return f"{name.removesuffix('_s')} {value * 1e6:.3g} us"
+    return f"{name.removesuffix('_share')} {value:.3g}"
+
+
 def calibrate(
     files: Annotated[
         list[str] | None, typer.Argument(help="CSV tables of measured kernel times; not with --runs.")
@@ -72,8 +81,8 @@ def calibrate(
     from specmodel.cli import render
 
     render.listing(
-        "constants fitted (times in us, shares of the datasheet's rates)",
-        ("device", "kind", "format", "framework", "rows", "error", "left out", "constants"),
+        "constants fitted: median error, and on shapes left out; times in us, rates as shares of the datasheet's",
+        ("device", "kind", "format", "by", "rows", "error", "left", "constants"),
         [
             (
                 (
@@ -85,8 +94,9 @@ def calibrate(
                     "-" if fit.error is None else f"{fit.error:.1%}",
                     "-" if fit.left_out is None else f"{fit.left_out:.1%}",
                     ", ".join(
-                        f"{name} {getattr(fit.constants, name):.3g}" for name in type(fit.constants).FITTED
-                    ),
+                        _constant(name, getattr(fit.constants, name)) for name in type(fit.constants).FITTED
+                    )
+                    + (f" (at a limit: {', '.join(fit.at_bound)})" if fit.at_bound else ""),
                 ),
                 "",
             )

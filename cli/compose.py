@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from specmodel import rounds
 from specmodel.cli import options
+from specmodel.cli.bundles import bundled, without
+from specmodel.cli.setting import describe
+
+if TYPE_CHECKING:
+    from specmodel.acceptance import Acceptance
+    from specmodel.deployment import Deployment
 
 
+# What it changes is described apart from the baseline.
+@bundled(setting=without(describe, "weights", "kv", "kv_bytes_per_token", "tp", "ep"), acceptance=options.law)
 def compose(
-    model: options.Model = "llama-3.1-8b",
-    device: options.Device = "h100-sxm",
+    setting: Deployment,
+    acceptance: Acceptance | None,
     batch: options.Batch = 1,
     ctx: options.Ctx = 1024,
     baseline_ctx: Annotated[
         int | None,
-        typer.Option(
-            "--baseline-ctx",
-            parser=options.whole,
-            metavar="WHOLE",
-            help="Context of the baseline, where it differs.",
-        ),
+        options.integer("--baseline-ctx", "Context of the baseline, where it differs."),
     ] = None,
     weights: options.Weights = None,
     weight_bytes: Annotated[
@@ -32,54 +36,33 @@ def compose(
     kv: options.Kv = None,
     kv_bytes_per_token: Annotated[
         float | None,
-        typer.Option(
-            "--kv-bytes-per-token",
-            parser=options.number,
-            metavar="NUMBER",
-            help="Bytes per token of a compressed cache.",
-        ),
+        options.real("--kv-bytes-per-token", "Bytes per token of a compressed cache."),
     ] = None,
     baseline_kv_bytes_per_token: Annotated[
         float | None,
-        typer.Option(
-            "--baseline-kv-bytes-per-token",
-            parser=options.number,
-            metavar="NUMBER",
-            help="The same of the baseline.",
-        ),
+        options.real("--baseline-kv-bytes-per-token", "The same of the baseline."),
     ] = None,
     tp: Annotated[
         int | None,
-        typer.Option("--tp", parser=options.whole, metavar="WHOLE", help="GPUs of the changed deployment."),
+        options.integer("--tp", "GPUs of the changed deployment."),
     ] = None,
     no_speculation: Annotated[bool, typer.Option("--no-speculation", help="Leave speculation out.")] = False,
-    alpha: options.Alpha = None,
-    acceptance: options.AcceptanceList = None,
-    acceptance_from: options.AcceptanceFrom = None,
-    conditional: options.Conditional = False,
-    extend: options.Extend = False,
     draft_cost: options.DraftCost = 0.15,
     charge: options.Charge = "added",
     k: options.K = "best",
     max_k: options.MaxK = rounds.DEFAULT_MAX_K,
-    fidelity: options.FidelityName = None,
-    engine: options.Engine = "ideal",
-    memory_fraction: options.MemoryFraction = None,
     as_json: options.Json = False,
 ) -> None:
     """Evaluate weight format, cache, tensor parallelism and speculation together, not multiplied."""
     from specmodel.answers import combination
-    from specmodel.deployment import deploy
+    from specmodel.deployment import with_cache
     from specmodel.units import parse_bytes
 
-    setting = deploy(
-        model,
-        device,
-        fidelity=fidelity,
-        engine=engine,
-        memory_fraction=memory_fraction,
-        kv_bytes_per_token=baseline_kv_bytes_per_token,
-    )
+    if baseline_kv_bytes_per_token is not None:
+        setting = replace(
+            setting,
+            model=with_cache(setting.model, baseline_kv_bytes_per_token, "baseline kv bytes per token"),
+        )
     result = combination.compose(
         setting,
         batch=batch,
@@ -91,7 +74,7 @@ def compose(
         kv_bytes_per_token=kv_bytes_per_token,
         tp=tp,
         speculate=not no_speculation,
-        acceptance=options.law(alpha, acceptance, acceptance_from, conditional=conditional, extend=extend),
+        acceptance=acceptance,
         draft_cost=draft_cost,
         charge=charge,
         k=options.depth(k),

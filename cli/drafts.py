@@ -2,64 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from specmodel import rounds
 from specmodel.cli import options
+from specmodel.cli.bundles import bundled
+from specmodel.cli.setting import describe
+
+if TYPE_CHECKING:
+    from specmodel.acceptance import Acceptance
+    from specmodel.deployment import Deployment
 
 
+@bundled(setting=describe, acceptance=options.law)
 def drafts(
+    setting: Deployment,
+    acceptance: Acceptance | None,
     names: Annotated[
         list[str] | None,
         typer.Argument(help="Methods, model ids or paths; all that need no further model by default."),
     ] = None,
-    model: options.Model = "llama-3.1-8b",
-    device: options.Device = "h100-sxm",
-    weights: options.Weights = None,
-    kv: options.Kv = None,
-    tp: options.Tp = 1,
     batch: options.Batch = 1,
     ctx: options.Ctx = 1024,
     draft_model: Annotated[
         str | None,
         typer.Option("--draft-model", help="A draft model to compare, and behind hybrid and pipelined."),
     ] = None,
-    alpha: options.Alpha = None,
-    acceptance: options.AcceptanceList = None,
-    acceptance_from: options.AcceptanceFrom = None,
-    conditional: options.Conditional = False,
     max_k: options.MaxK = rounds.DEFAULT_MAX_K,
-    fidelity: options.FidelityName = None,
-    engine: options.Engine = "ideal",
-    calibration: options.CalibrationFile = None,
     as_json: options.Json = False,
 ) -> None:
     """Compare draft methods on one workload, each at its own best draft length."""
     from specmodel.answers import draft_methods
-    from specmodel.deployment import deploy
 
-    setting = deploy(
-        model,
-        device,
-        weights=weights,
-        kv=kv,
-        tp=tp,
-        fidelity=fidelity,
-        engine=engine,
-        calibration=calibration,
-    )
-    law = options.law(alpha, acceptance, acceptance_from, conditional=conditional)
-    asked = list(names or [])
-    every = asked or [*draft_methods.COMPARED, draft_model or ""]
     result = draft_methods.drafts(
         setting,
-        names=asked,
+        names=list(names or []),
         model=draft_model,
         batch=batch,
         context=ctx,
-        laws=None if law is None else dict.fromkeys(every, law),
+        acceptance=acceptance,
         max_k=max_k,
     )
     if as_json:

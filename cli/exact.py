@@ -19,7 +19,7 @@ def exact(
     ] = "exact",
     temperature: Annotated[
         float,
-        typer.Option("--temperature", parser=options.number, metavar="NUMBER", help="Shapes p; 0 is greedy."),
+        options.real("--temperature", "Shapes p; 0 is greedy."),
     ] = 1.0,
     as_json: options.Json = False,
 ) -> None:

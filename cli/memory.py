@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from specmodel.cli import options
+from specmodel.cli.bundles import bundled, without
+from specmodel.cli.setting import TIMING, describe
+
+if TYPE_CHECKING:
+    from specmodel.deployment import Deployment
 
 
+@bundled(setting=without(describe, *TIMING))
 def memory(
-    model: options.Model = "llama-3.1-8b",
-    device: options.Device = "h100-sxm",
-    weights: options.Weights = None,
-    kv: options.Kv = None,
-    tp: options.Tp = 1,
+    setting: Deployment,
     ctx: options.Ctx = 1024,
     batch: options.Batch = 1,
-    k: Annotated[
-        int,
-        typer.Option("--k", parser=options.whole, metavar="WHOLE", help="Draft tokens verified per round."),
-    ] = 0,
+    k: Annotated[int, options.integer("--k", "Draft tokens verified per round.")] = 0,
     draft: options.Draft = None,
-    draft_tp: Annotated[
-        int | None,
-        typer.Option(
-            "--draft-tp", parser=options.whole, metavar="WHOLE", help="GPUs of the draft; all by default."
-        ),
-    ] = None,
-    engine: options.Engine = "ideal",
-    memory_fraction: options.MemoryFraction = None,
-    kv_bytes_per_token: options.KvBytes = None,
+    draft_model: options.DraftModel = None,
+    draft_tp: options.DraftTp = None,
     reserve: Annotated[
         str | None,
         typer.Option(
@@ -41,25 +33,15 @@ def memory(
 ) -> None:
     """Print what each GPU keeps, line by line, whether it fits, and the largest batch that does."""
     from specmodel.answers import footprint
-    from specmodel.deployment import deploy
     from specmodel.units import parse_bytes, show_bytes
 
-    setting = deploy(
-        model,
-        device,
-        weights=weights,
-        kv=kv,
-        tp=tp,
-        engine=engine,
-        memory_fraction=memory_fraction,
-        kv_bytes_per_token=kv_bytes_per_token,
-    )
     result = footprint.memory(
         setting,
         context=ctx,
         batch=batch,
         k=k,
         draft=draft,
+        draft_model=draft_model,
         draft_tp=draft_tp,
         reserve_bytes=None if reserve is None else parse_bytes(reserve, "reserve"),
     )
@@ -69,7 +51,7 @@ def memory(
     from specmodel.cli import render
 
     render.listing(
-        f"memory of GPU {result.limiting_rank}: {setting.name} on {tp} x {setting.device.id}, "
+        f"memory of GPU {result.limiting_rank}: {setting.name} on {setting.tp} x {setting.device.id}, "
         f"context {ctx:,}, batch {batch:,}",
         ("line", "GB", "GiB"),
         [

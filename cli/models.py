@@ -47,26 +47,31 @@ def _check(as_json: bool) -> None:
     def shown(value: float | None) -> str:
         return "-" if value is None else f"{value:,.0f}"
 
+    def beside(counted: float | None, published: float | None) -> str:
+        same = published is None or counted == published
+        return shown(counted) if same else f"{shown(counted)}, published {shown(published)}"
+
     verdict = {True: "equal", False: "DIFFERS", None: "not compared"}
     render.listing(
         "counted against published",
-        ("id", "parameters", "published", "KV B/token", "published", "verdict", "remark"),
+        ("id", "parameters", "KV B/token", "verdict"),
         [
             (
                 (
                     row.id,
-                    shown(row.parameters),
-                    shown(row.published),
-                    shown(row.kv_bytes_per_token),
-                    shown(row.published_kv_bytes_per_token),
+                    beside(row.parameters, row.hub_elements if row.published is None else row.published),
+                    beside(row.kv_bytes_per_token, row.published_kv_bytes_per_token),
                     verdict[row.equal],
-                    row.remark,
                 ),
                 render.LOSS if row.equal is False else "",
             )
             for row in found
         ],
     )
+    for row in found:
+        if row.remark:
+            render.say(f"{row.id}: {row.remark}", "dim")
     render.say(
-        f"{sum(row.equal is True for row in found)} equal, {sum(row.equal is False for row in found)} differ"
+        f"{sum(row.equal is True for row in found)} equal, {sum(row.equal is False for row in found)} differ, "
+        f"{sum(row.equal is None for row in found)} with nothing published or refused"
     )

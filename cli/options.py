@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,7 +19,7 @@ def number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a number") from None
+        raise typer.BadParameter(f"{text!r}: must be a number") from None
 
 
 def whole(text: str) -> int:
@@ -27,18 +27,23 @@ def whole(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a whole number") from None
+        raise typer.BadParameter(f"{text!r}: must be a whole number") from None
+
+
+def real(flag: str, help: str) -> Any:
+    """An option that takes a number."""
+    return typer.Option(flag, parser=number, metavar="NUMBER", help=help)
+
+
+def integer(flag: str, help: str) -> Any:
+    """An option that takes a whole number."""
+    return typer.Option(flag, parser=whole, metavar="WHOLE", help=help)
 
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output, nothing else.")]
 Alpha = Annotated[
     float | None,
-    typer.Option(
-        "--alpha",
-        parser=number,
-        metavar="NUMBER",
-        help="Chance that a tested draft token is accepted, 0 to 1.",
-    ),
+    real("--alpha", "Chance that a tested draft token is accepted, 0 to 1."),
 ]
 AcceptanceList = Annotated[
     str | None,
@@ -62,24 +67,31 @@ Extend = Annotated[
 ]
 DraftCost = Annotated[
     float,
-    typer.Option(
-        "--draft-cost",
-        parser=number,
-        metavar="NUMBER",
-        help="One draft pass over one plain target step, >= 0.",
-    ),
+    real("--draft-cost", "One draft pass over one plain target step, >= 0."),
 ]
 Charge = Annotated[
     str, typer.Option("--charge", help="How draft time enters: none, scaled x(1+kc), added +kc plain steps.")
 ]
 K = Annotated[str, typer.Option("--k", help="Draft tokens per round: a number, or best.")]
-MaxK = Annotated[
-    int, typer.Option("--max-k", parser=whole, metavar="WHOLE", help="The longest draft considered.")
-]
+MaxK = Annotated[int, integer("--max-k", "The longest draft considered.")]
 Model = Annotated[
-    str, typer.Option("--model", help="Catalogue id, alias, config.json, checkpoint folder, or lecture-7b.")
+    str, typer.Option("--model", help="Catalogue id, alias, hub id, config.json, checkpoint folder or .gguf.")
 ]
-Device = Annotated[str, typer.Option("--device", help="Device id; see `specmodel devices`.")]
+Device = Annotated[
+    str | None,
+    typer.Option("--device", help="Device id (see `specmodel devices`) or TOML file; h100-sxm by default."),
+]
+Bandwidth = Annotated[
+    str | None,
+    typer.Option("--bandwidth", help="Memory bandwidth, as 3.35 TB/s, instead of the device's."),
+]
+Flops = Annotated[
+    str | None,
+    typer.Option("--flops", help="Dense 16-bit peak, as 989 TFLOP/s, instead of the device's."),
+]
+DeviceMemory = Annotated[
+    str | None, typer.Option("--memory", help="Memory of one device, as 80 GiB, instead of the device's.")
+]
 Weights = Annotated[
     str | None,
     typer.Option(
@@ -87,11 +99,9 @@ Weights = Annotated[
     ),
 ]
 Kv = Annotated[str | None, typer.Option("--kv", help="KV-cache format instead of the model's own.")]
-Tp = Annotated[int, typer.Option("--tp", parser=whole, metavar="WHOLE", help="Tensor-parallel GPUs.")]
-Batch = Annotated[int, typer.Option("--batch", parser=whole, metavar="WHOLE", help="Sequences in one step.")]
-Ctx = Annotated[
-    int, typer.Option("--ctx", parser=whole, metavar="WHOLE", help="Tokens already cached per sequence.")
-]
+Tp = Annotated[int, integer("--tp", "Tensor-parallel GPUs.")]
+Batch = Annotated[int, integer("--batch", "Sequences in one step.")]
+Ctx = Annotated[int, integer("--ctx", "Tokens already cached per sequence.")]
 FidelityName = Annotated[
     str | None,
     typer.Option("--fidelity", help="textbook, datasheet or calibrated (default: the best there is)."),
@@ -104,45 +114,26 @@ Engine = Annotated[
 ]
 KvReread = Annotated[
     float | None,
-    typer.Option(
-        "--kv-reread",
-        parser=number,
-        metavar="NUMBER",
-        help="Times the cache is read in a verification pass instead of the engine's own.",
-    ),
+    real("--kv-reread", "Times the cache is read in a verification pass instead of the engine's own."),
 ]
 Ep = Annotated[
     int,
-    typer.Option(
-        "--ep", parser=whole, metavar="WHOLE", help="Expert-parallel GPUs among the tensor-parallel ones."
-    ),
+    integer("--ep", "Expert-parallel GPUs among the tensor-parallel ones."),
 ]
 MemoryFraction = Annotated[
     float | None,
-    typer.Option(
-        "--memory-fraction", parser=number, metavar="NUMBER", help="Share of device memory that may be used."
-    ),
+    real("--memory-fraction", "Share of device memory that may be used."),
 ]
 KvBytes = Annotated[
     float | None,
-    typer.Option(
-        "--kv-bytes-per-token",
-        parser=number,
-        metavar="NUMBER",
-        help="KV bytes per token instead of the counted ones.",
-    ),
+    real("--kv-bytes-per-token", "KV bytes per token instead of the counted ones."),
 ]
 AttentionFlops = Annotated[
     bool, typer.Option("--attention-flops", help="Textbook only: count attention arithmetic too.")
 ]
 FlopsFraction = Annotated[
     float | None,
-    typer.Option(
-        "--flops-fraction",
-        parser=number,
-        metavar="NUMBER",
-        help="Textbook only: share of peak taken as reachable.",
-    ),
+    real("--flops-fraction", "Textbook only: share of peak taken as reachable."),
 ]
 
 
@@ -152,6 +143,10 @@ Draft = Annotated[
         "--draft", help="A method (eagle3, mtp, lookup, sparse-self:512, ...), a model id, or a path."
     ),
 ]
+DraftModel = Annotated[
+    str | None, typer.Option("--draft-model", help="The model behind draft-model, hybrid and pipelined.")
+]
+DraftTp = Annotated[int | None, integer("--draft-tp", "GPUs of the draft; all of the target's by default.")]
 CalibrationFile = Annotated[
     str | None,
     typer.Option(
@@ -182,30 +177,40 @@ def wholes(field: str, text: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-def rates(text: str | None) -> list[float] | None:
-    """The acceptance list, where one was given."""
-    return None if text is None else numbers("acceptance", text)
-
-
 def law(
-    alpha: float | None,
-    acceptance: str | None,
-    acceptance_from: str | None,
-    *,
-    conditional: bool = False,
-    extend: bool = False,
+    alpha: Alpha = None,
+    acceptance: AcceptanceList = None,
+    acceptance_from: AcceptanceFrom = None,
+    conditional: Conditional = False,
+    extend: Extend = False,
 ) -> Acceptance | None:
-    """The acceptance that a person gave in one of its three forms; None where in none."""
-    if acceptance_from is None:
-        if alpha is None and acceptance is None:
-            return None
-        return rounds.acceptance_from(alpha, rates(acceptance), conditional=conditional, extend=extend)
-    for field, value in (("alpha", alpha), ("acceptance", acceptance)):
-        if value is not None:
-            raise InputError(field, value, "give it, or --acceptance-from, not both")
+    """A bundle: the acceptance that a person gave in one of its three forms; None where in none."""
+    given = {"alpha": alpha, "acceptance": acceptance, "acceptance from": acceptance_from}
+    forms = [form for form, value in given.items() if value is not None]
+    if len(forms) > 1:
+        raise InputError(forms[0], given[forms[0]], f"give it, or --{forms[1].replace(' ', '-')}, not both")
+    if conditional and acceptance is None:
+        raise InputError("conditional", True, "says how to read --acceptance, which is not given")
+    if extend and acceptance is None and acceptance_from is None:
+        raise InputError("extend", True, "goes on past --acceptance, which is not given")
+    if acceptance_from is not None:
+        return _measured(acceptance_from, extend)
+    if not forms:
+        return None
+    listed = None if acceptance is None else numbers("acceptance", acceptance)
+    return rounds.acceptance_from(alpha, listed, conditional=conditional, extend=extend)
+
+
+def _measured(file: str, extend: bool) -> Acceptance:
+    """The acceptance that an engine's file shows."""
     from specmodel import evidence
 
-    found = evidence.alpha(evidence.read(acceptance_from), describe=False).acceptance()
+    try:
+        found = evidence.alpha(evidence.read(file), describe=False).acceptance()
+    except InputError as error:
+        if error.field != "evidence":
+            raise
+        raise InputError("acceptance from", error.value, error.allowed) from None
     if extend and not isinstance(found, Geometric):
         return PerPosition(found.rates, "geometric")
     return found

@@ -25,9 +25,7 @@ def plan(
     device: Annotated[str | None, typer.Option("--device", help="Device id.")] = None,
     weights: options.Weights = None,
     kv: options.Kv = None,
-    tp: Annotated[
-        int | None, typer.Option("--tp", parser=options.whole, metavar="WHOLE", help="Tensor-parallel GPUs.")
-    ] = None,
+    tp: Annotated[int | None, options.integer("--tp", "Tensor-parallel GPUs.")] = None,
     draft: Annotated[
         list[str] | None,
         typer.Option("--draft", help="A draft, repeatable; NAME=a1,a2,... carries its own acceptance."),
@@ -53,7 +51,7 @@ def plan(
     ] = None,
     max_k: Annotated[
         int | None,
-        typer.Option("--max-k", parser=options.whole, metavar="WHOLE", help="The longest draft considered."),
+        options.integer("--max-k", "The longest draft considered."),
     ] = None,
     fidelity: options.FidelityName = None,
     memory_fraction: options.MemoryFraction = None,
@@ -61,13 +59,11 @@ def plan(
     calibration: options.CalibrationFile = None,
     isl: Annotated[
         int | None,
-        typer.Option(
-            "--isl", parser=options.whole, metavar="WHOLE", help="Prompt tokens, for whole requests."
-        ),
+        options.integer("--isl", "Prompt tokens, for whole requests."),
     ] = None,
     osl: Annotated[
         int | None,
-        typer.Option("--osl", parser=options.whole, metavar="WHOLE", help="Output tokens, with --isl."),
+        options.integer("--osl", "Output tokens, with --isl."),
     ] = None,
     lossy: Annotated[
         bool, typer.Option("--lossy", help="Allow options that change what the target says.")

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from specmodel import rounds
 from specmodel.cli import options
+from specmodel.cli.bundles import bundled
+from specmodel.cli.setting import describe
+from specmodel.errors import InputError
+
+if TYPE_CHECKING:
+    from specmodel.acceptance import Acceptance
+    from specmodel.deployment import Deployment
 
 
+@bundled(setting=describe, acceptance=options.law)
 def policy(
-    model: options.Model = "llama-3.1-8b",
-    device: options.Device = "h100-sxm",
-    weights: options.Weights = None,
-    kv: options.Kv = None,
-    tp: options.Tp = 1,
+    setting: Deployment,
+    acceptance: Acceptance | None,
     ctx: Annotated[str, typer.Option("--ctx", help="Contexts of the traffic, separated by commas.")] = "1024",
-    alpha: options.Alpha = None,
-    acceptance: options.AcceptanceList = None,
-    acceptance_from: options.AcceptanceFrom = None,
-    conditional: options.Conditional = False,
-    extend: options.Extend = False,
     draft_cost: options.DraftCost = 0.15,
     charge: options.Charge = "added",
     max_k: options.MaxK = rounds.DEFAULT_MAX_K,
@@ -30,75 +30,53 @@ def policy(
     ] = "throughput",
     tpot_limit_ms: Annotated[
         float | None,
-        typer.Option(
-            "--tpot-limit-ms",
-            parser=options.number,
-            metavar="NUMBER",
-            help="Most time per output token allowed.",
-        ),
+        options.real("--tpot-limit-ms", "Most time per output token allowed."),
     ] = None,
     gpu_price_per_hour: Annotated[
         float | None,
-        typer.Option(
-            "--gpu-price-per-hour", parser=options.number, metavar="NUMBER", help="Price of one GPU hour."
-        ),
+        options.real("--gpu-price-per-hour", "Price of one GPU hour."),
     ] = None,
     cost_of_zero: Annotated[
         float,
-        typer.Option(
-            "--cost-of-zero",
-            parser=options.number,
-            metavar="NUMBER",
-            help="What k 0 costs, as a share of a step.",
-        ),
+        options.real("--cost-of-zero", "What k 0 costs, as a share of a step."),
     ] = 0.0,
     switch_ms: Annotated[
         float,
-        typer.Option(
-            "--switch-ms", parser=options.number, metavar="NUMBER", help="What a change of depth costs."
-        ),
+        options.real("--switch-ms", "What a change of depth costs."),
     ] = 0.0,
     dwell_s: Annotated[
         float | None,
-        typer.Option(
-            "--dwell-s",
-            parser=options.number,
-            metavar="NUMBER",
-            help="How long a batch stays: gives hysteresis.",
-        ),
+        options.real("--dwell-s", "How long a batch stays: gives hysteresis."),
     ] = None,
     k: Annotated[
         int,
-        typer.Option(
-            "--k", parser=options.whole, metavar="WHOLE", help="Depth of the tiers and of the sessions."
-        ),
+        options.integer("--k", "Depth of the tiers and of the sessions."),
     ] = 4,
     batch: Annotated[
         int | None,
-        typer.Option("--batch", parser=options.whole, metavar="WHOLE", help="A batch to share fairly."),
+        options.integer("--batch", "A batch to share fairly."),
     ] = None,
     sessions: Annotated[
         int | None,
-        typer.Option(
-            "--sessions", parser=options.whole, metavar="WHOLE", help="Sessions of it that want to speculate."
-        ),
+        options.integer("--sessions", "Sessions of it that want to speculate."),
     ] = None,
     day: Annotated[
         str | None, typer.Option("--day", help="Batches through a day, separated by commas.")
     ] = None,
-    fidelity: options.FidelityName = None,
-    engine: options.Engine = "ideal",
     as_json: options.Json = False,
 ) -> None:
     """Print the draft length for every batch and context, what it loses, and how idle arithmetic is shared."""
     from specmodel.answers import schedule
-    from specmodel.deployment import deploy
 
-    setting = deploy(model, device, weights=weights, kv=kv, tp=tp, fidelity=fidelity, engine=engine)
+    for field, value, other in (("batch", batch, sessions), ("sessions", sessions, batch)):
+        if value is not None and other is None:
+            needed = "--sessions" if field == "batch" else "--batch"
+            raise InputError(field, value, f"is shared fairly with {needed}, which is not given")
+
     result = schedule.policy(
         setting,
         contexts=options.wholes("ctx", ctx),
-        acceptance=options.law(alpha, acceptance, acceptance_from, conditional=conditional, extend=extend),
+        acceptance=acceptance,
         draft_cost=draft_cost,
         charge=charge,
         max_k=max_k,

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from rich import box
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -22,12 +23,22 @@ if TYPE_CHECKING:
     from specmodel.model_list import ModelRow
 
 BEST, LOSS = "bold green", "red"
+LEFT = (
+    "",
+    "bound",
+    "notes",
+    "source",
+    "remark",
+    "constants",
+    "acceptance",
+)  # columns of words; numbers go right
+WIDE = 60  # columns of a terminal from which on the first of a table is never folded
 ROWS_AROUND_BEST = 6  # how far past the flat band the table of depths goes on
 
 
 def optimize(result: OptimizeResult) -> None:
     """Depths around the best, the answer, why, and what was assumed."""
-    console = Console()
+    console = _Screen()
     top, band = result.best, result.flat_band
     console.print(Text("draft length", style="bold"))
     table = _table(("k", "tokens per round", "round cost", "speedup", ""))
@@ -46,7 +57,11 @@ def optimize(result: OptimizeResult) -> None:
     console.print(table)
     chosen = "best k" if result.inputs["k"] is None else "k"
     console.print(
-        Text(f"{chosen} {top.k}: {top.tokens_per_round:.4f} tokens per round, {top.speedup:.3f}x", style=BEST)
+        Text(
+            f"{chosen} {top.k}: {top.tokens_per_round:.4f} tokens per round, {top.speedup:.3f}x"
+            f"{_beside(result.low, result.high)}",
+            style=BEST,
+        )
     )
     console.print(Text(f"flat band within {band.within:.0%}: k {band.k_min}-{band.k_max}"))
     if result.pays_from_alpha is not None:
@@ -58,14 +73,14 @@ def optimize(result: OptimizeResult) -> None:
 
 def breakeven(result: BreakevenResult) -> None:
     """Intervals, a few batches, the terms at the memory limit."""
-    console = Console()
+    console = _Screen()
     console.print(
         Text(
             f"does speculation pay? {result.inputs['model']} on {result.inputs['device']}, context {result.context:,}",
             style="bold",
         )
     )
-    table = _table(("batch", "k", "tokens per round", "round cost", "speedup", ""))
+    table = _table(("batch", "k", "tokens per round", "round cost", "speedup", "80 % range", ""))
     for row in result.by_batch:
         pays = row.speedup > 1.0
         table.add_row(
@@ -74,6 +89,7 @@ def breakeven(result: BreakevenResult) -> None:
             f"{row.tokens_per_round:.3f}",
             f"{row.round_cost:.3f}",
             f"{row.speedup:.3f}x",
+            _span(row.low, row.high),
             "pays" if pays else "loses",
             style="" if pays else LOSS,
         )
@@ -86,12 +102,13 @@ def breakeven(result: BreakevenResult) -> None:
             )
         )
     if result.break_even_batch is None:
-        console.print(Text("no break-even batch within memory"))
+        late = "" if result.low is None else f"; from batch {result.low:.2f} at the slow end of the range"
+        console.print(Text(f"no break-even batch within memory{late}"))
     else:
         console.print(
             Text(
-                f"break-even batch {result.break_even_batch:.2f}, first losing batch {result.first_losing_batch}, "
-                f"memory limit {result.memory_limit_batch:,}",
+                f"break-even batch {result.break_even_batch:.2f}{_beside(result.low, result.high)}, "
+                f"first losing batch {result.first_losing_batch}, memory limit {result.memory_limit_batch:,}",
                 style="bold",
             )
         )
@@ -103,12 +120,12 @@ def breakeven(result: BreakevenResult) -> None:
 
 def step(result: StepResult) -> None:
     """The kernels of one pass and what binds each."""
-    console = Console()
+    console = _Screen()
     inputs = result.inputs
     console.print(
         Text(
-            f"{inputs['pass']} pass of {inputs['model']} on {inputs['device']}: batch {inputs['batch']}, "
-            f"context {inputs['context']:,}, width {inputs['width']}",
+            f"{_pass_words(inputs)} of {inputs['model']} on {inputs['device']}: batch {inputs['batch']:,}, "
+            f"context {inputs['context']:,}",
             style="bold",
         )
     )
@@ -126,24 +143,42 @@ def step(result: StepResult) -> None:
     console.print(table)
     console.print(
         Text(
-            f"{result.seconds * 1e3:.3f} ms, {result.ratio_to_plain:.3f} plain steps "
-            f"of {result.plain_seconds * 1e3:.3f} ms",
+            f"{result.seconds * 1e3:.3f} ms{_milliseconds(result.low, result.high)}, "
+            f"{result.ratio_to_plain:.3f} plain steps of {result.plain_seconds * 1e3:.3f} ms",
             style="bold",
         )
+    )
+    if result.draft_cost is not None:
+        console.print(Text(f"draft cost: one pass takes {result.draft_cost:.4f} of a plain step", style=BEST))
+    if result.fixed_seconds > 0.0:
+        console.print(Text(f"fixed times, whatever the size: {result.fixed_share:.1%} of it"))
+    widest = (
+        ""
+        if result.largest_free_width is None
+        else f"; widest pass that stays memory-bound: {result.largest_free_width}"
     )
     console.print(
         Text(
             f"arithmetic idle: {result.idle_share_of_peak:.2%} of peak; "
-            f"ridge {result.ridge_flop_per_byte:.0f} FLOP/byte, this pass {result.flop_per_byte:.2f}; "
-            f"widest pass that stays memory-bound: {result.largest_free_width}"
+            f"ridge {result.ridge_flop_per_byte:.0f} FLOP/byte, this pass {result.flop_per_byte:.2f}{widest}"
         )
     )
     _closing(console, result.why, result.assumptions, result.trust, result.warnings)
 
 
+def _pass_words(inputs: Mapping[str, object]) -> str:
+    if inputs["draft"] is not None:
+        return f"draft passes of a round of k {inputs['k']}, {inputs['draft']},"
+    return f"{inputs['pass']} pass, width {inputs['width']},"
+
+
+def _milliseconds(low: float | None, high: float | None) -> str:
+    return "" if low is None or high is None else f" ({low * 1e3:.3f} to {high * 1e3:.3f})"
+
+
 def devices(listed: Iterable[Datasheet]) -> None:
     """Every device, its dense peaks and how many remarks it carries."""
-    console = Console()
+    console = _Screen()
     console.print(Text("devices (dense peaks)", style="bold"))
     table = _table(("id", "memory GB", "TB/s", "bf16 TFLOP/s", "fp8", "fp4", "notes"))
     for sheet in listed:
@@ -163,7 +198,7 @@ def devices(listed: Iterable[Datasheet]) -> None:
 
 def device(sheet: Datasheet) -> None:
     """One device with the source of each figure."""
-    console = Console()
+    console = _Screen()
     console.print(Text(f"{sheet.id}: {sheet.name}", style="bold"))
     table = _table(("figure", "value", "kind", "source"))
     for name, figure in sheet.figures.items():
@@ -174,17 +209,17 @@ def device(sheet: Datasheet) -> None:
 
 
 def models(rows: Sequence[ModelRow]) -> None:
-    """Models, what follows from their shape, and how well that is checked."""
-    console = Console()
+    """Models, what follows from their shape, and how well that is checked. A bounded cache has windows or states only."""
+    console = _Screen()
     console.print(Text("models", style="bold"))
-    table = _table(("id", "parameters", "active", "GFLOP/token", "KV KiB/token", "weights GB", "notes"))
+    table = _table(("id", "params B", "active B", "GFLOP/tok", "KV KiB/tok", "GB", "notes"))
     for row in rows:
         table.add_row(
             row.id,
-            _scaled(row.parameters, 1e9, ",.2f", " B"),
-            _scaled(row.active_parameters, 1e9, ",.2f", " B"),
+            _scaled(row.parameters, 1e9, ",.2f"),
+            _scaled(row.active_parameters, 1e9, ",.2f"),
             _scaled(row.flops_per_token, 1e9, ",.1f"),
-            _scaled(row.kv_bytes_per_token, 1024, ",.1f"),
+            "bounded" if row.kv_bytes_per_token == 0.0 else _scaled(row.kv_bytes_per_token, 1024, ",.1f"),
             _scaled(row.weight_bytes, 1e9, ",.1f"),
             row.confidence,
         )
@@ -196,7 +231,7 @@ def models(rows: Sequence[ModelRow]) -> None:
 
 def listing(title: str, columns: Sequence[str], rows: Iterable[tuple[Sequence[str], str]]) -> None:
     """A titled table; each row is its cells and a style, "" or one of BEST and LOSS."""
-    console = Console()
+    console = _Screen()
     console.print(Text(title, style="bold"))
     table = _table(columns)
     for cells, style in rows:
@@ -206,14 +241,14 @@ def listing(title: str, columns: Sequence[str], rows: Iterable[tuple[Sequence[st
 
 def say(text: str, style: str = "") -> None:
     """One sentence."""
-    Console().print(Text(text, style=style))
+    _Screen().print(Text(text, style=style))
 
 
 def closing(
     *, why: str = "", assumptions: Sequence[str] = (), trust: str = "", warnings: Sequence[str] = ()
 ) -> None:
     """What ends every answer: why, what was assumed, how far to trust it, what to mind."""
-    _closing(Console(), why, assumptions, trust, warnings)
+    _closing(_Screen(), why, assumptions, trust, warnings)
 
 
 @contextmanager
@@ -250,18 +285,42 @@ def branches(label: str, children: Mapping[int, Sequence[tuple[int, str]]], at: 
             grow(branch.add(text), child)
 
     grow(drawn, at)
-    Console().print(drawn)
+    _Screen().print(drawn)
 
 
-def _scaled(value: float | None, unit: float, layout: str, suffix: str = "") -> str:
-    return "-" if value is None else f"{value / unit:{layout}}{suffix}"
+def _span(low: float | None, high: float | None) -> str:
+    return "-" if low is None or high is None else f"{low:.2f}-{high:.2f}"
+
+
+def _beside(low: float | None, high: float | None) -> str:
+    """The 10-90 % range in brackets, where there is one."""
+    if low is None and high is None:
+        return ""
+    ends = ["no end in memory" if end is None else f"{end:.2f}" for end in (low, high)]
+    return f" ({ends[0]} to {ends[1]})"
+
+
+def _scaled(value: float | None, unit: float, layout: str) -> str:
+    return "-" if value is None else f"{value / unit:{layout}}"
+
+
+class _Screen(Console):
+    """Standard output; a reader that left is for `main` to deal with."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
 
 
 def _table(columns: Sequence[str]) -> Table:
-    table = Table(header_style="bold", pad_edge=False)
+    """A table without frames: what is too wide for the terminal is folded, never cut."""
+    table = Table(header_style="bold", box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    whole_names = _Screen().width >= WIDE
     for index, column in enumerate(columns):
         table.add_column(
-            column, justify="left" if index == 0 or column in ("", "bound", "notes", "source") else "right"
+            column,
+            justify="left" if index == 0 or column in LEFT else "right",
+            overflow="fold",
+            no_wrap=whole_names and index == 0,
         )
     return table
 

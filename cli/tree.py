@@ -2,63 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from specmodel.cli import options
+from specmodel.cli.bundles import bundled
+from specmodel.cli.setting import describe
+
+if TYPE_CHECKING:
+    from specmodel.deployment import Deployment
 
 
+@bundled(setting=describe)
 def tree(
+    setting: Deployment,
     rank_acceptance: Annotated[
         str,
         typer.Option("--rank-acceptance", help="Chance that the best, second best, ... candidate is taken."),
     ],
-    nodes: Annotated[
-        int | None,
-        typer.Option(
-            "--nodes", parser=options.whole, metavar="WHOLE", help="Nodes asked for, root not counted."
-        ),
-    ] = None,
-    depth: Annotated[
-        int | None,
-        typer.Option("--depth", parser=options.whole, metavar="WHOLE", help="Longest path allowed."),
-    ] = None,
+    nodes: Annotated[int | None, options.integer("--nodes", "Nodes asked for, root not counted.")] = None,
+    depth: Annotated[int | None, options.integer("--depth", "Longest path allowed.")] = None,
     max_nodes: Annotated[
-        int,
-        typer.Option("--max-nodes", parser=options.whole, metavar="WHOLE", help="Largest tree considered."),
-    ] = 64,
-    draft_cost: Annotated[
-        float,
-        typer.Option(
-            "--draft-cost",
-            parser=options.number,
-            metavar="NUMBER",
-            help="One level of drafting / plain step.",
-        ),
-    ] = 0.02,
+        int | None, options.integer("--max-nodes", "Largest tree considered; 64 by default.")
+    ] = None,
+    draft_cost: Annotated[float, options.real("--draft-cost", "One level of drafting / plain step.")] = 0.02,
     independent: Annotated[
         bool,
         typer.Option(
             "--independent", help="Rates given that the candidates before failed, not shares of one draw."
         ),
     ] = False,
-    model: options.Model = "llama-3.1-8b",
-    device: options.Device = "h100-sxm",
-    weights: options.Weights = None,
-    kv: options.Kv = None,
-    tp: options.Tp = 1,
     batch: options.Batch = 1,
     ctx: options.Ctx = 1024,
-    fidelity: options.FidelityName = None,
-    engine: options.Engine = "ideal",
     as_json: options.Json = False,
 ) -> None:
     """Print the token tree with the best speedup here, or the best of a given size."""
     from specmodel.answers import token_tree
-    from specmodel.deployment import deploy
 
-    setting = deploy(model, device, weights=weights, kv=kv, tp=tp, fidelity=fidelity, engine=engine)
     result = token_tree.tree(
         setting,
         rank_acceptance=options.numbers("rank acceptance", rank_acceptance),

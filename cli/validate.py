@@ -51,15 +51,16 @@ def validate(
         return "-" if value is None else f"{value:.1%}"
 
     render.listing(
-        "predicted against measured",
-        ("file", "kind", "rows", "predicted", "median", "mean", "bias", "datasheet or ideal median"),
+        "predicted / measured - 1: median and mean of its size, bias; beside, the datasheet roofline (or E / (1 + kc))",
+        ("file", "kind", "rows", "median", "mean", "bias", "beside"),
         [
             (
                 (
                     one.file,
                     one.kind,
-                    f"{one.rows:,}",
-                    f"{one.predicted_rows:,}",
+                    f"{one.rows:,}"
+                    if one.predicted_rows == one.rows
+                    else f"{one.predicted_rows:,} of {one.rows:,}",
                     share(one.median_abs_error),
                     share(one.mean_abs_error),
                     share(one.bias),

@@ -250,7 +250,7 @@ class _Run:
         }
         self.resumed = self.rows
         self.samples = self.disturbed = 0
-        self.patience_s = grid.patience_s
+        self.patience_s = 0.0  # earned block by block: the first must not use up what all may have
 
     def _times(self) -> dict[Point, float]:
         """The points measured so far, by this run or earlier ones. [s]"""
@@ -292,6 +292,7 @@ class _Run:
         for visit in range(self.grid.visits):
             for at in range(len(block)) if visit % 2 == 0 else reversed(range(len(block))):
                 self._visit(timers[at], samples[at])
+        self.patience_s += self.grid.patience_s * len(block) / total
         while self.patience_s > 0.0 and (
             unsure := [at for at, taken in enumerate(samples) if not _calm(taken)]
         ):

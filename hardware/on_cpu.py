@@ -196,7 +196,7 @@ class CpuMachine:
             "python": platform.python_version(),
             "numpy": np.__version__,
             "blas": f"{blas.get('name')} {blas.get('version')}",
-            "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+            "system": f"{platform.system()} {platform.machine()}",
         }
         if self._torch:
             versions["torch"] = str(self._torch.__version__)

@@ -248,7 +248,7 @@ class CudaMachine:
                 "cuda": str(torch.version.cuda),
                 "triton": str(triton.__version__),
                 "driver": _smi(self._id, "driver_version"),
-                "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+                "system": f"{platform.system()} {platform.machine()}",
             },
         }
 

@@ -49,6 +49,6 @@ def speedup_band(speculation: Speculation) -> tuple[float | None, float | None]:
 
 @cache
 def _bands() -> dict[str, SpeedupBand]:
-    file = files("specmodel.hardware") / "published" / "speedup-bands.toml"
+    file = files("specmodel") / "hardware" / "published" / "speedup-bands.toml"
     tables = tomllib.loads(file.read_text(encoding="utf-8"))["band"]
     return {table["kind"]: SpeedupBand(**table) for table in tables}

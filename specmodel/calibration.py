@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from specmodel import catalog
 from specmodel.constants import POOLED, Calibration, Fit
 from specmodel.errors import InputError
 from specmodel.fitting import Sample, fit
@@ -70,6 +71,8 @@ def calibrate(
     InputError
         Where no file holds rows to fit, or a device is unknown: the first problem, in one line.
     """
+    if isinstance(device, str):
+        catalog.device(device)  # refused by name even where every file says what was measured
     problems: list[str] = []
     groups: dict[tuple[str, str], tuple[Device, list[Table]]] = {}
     first: InputError | None = None

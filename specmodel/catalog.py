@@ -36,8 +36,12 @@ def datasheet(name: str) -> Datasheet:
     Raises
     ------
     InputError
-        For a name that is no id and no alias.
+        For a name that is no id, no alias and no file ending in ``.toml``.
     """
+    if isinstance(name, str) and name.casefold().endswith(".toml"):
+        described = device_from_file(name).datasheet
+        assert described is not None  # a device read from a file keeps what was read
+        return described
     entry = _index().get(_fold(name)) if isinstance(name, str) else None
     if entry is None:
         raise unknown_name("device", str(name), devices())
@@ -117,7 +121,8 @@ def custom_device(
             given["peak_fp16"] = given["peak_bf16"]
     _refuse_doubled(given, known, name)
     changed = sheet.changed(given)
-    if name is not None or any(figure in sheet.figures for figure in given):  # else: only completed
+    # Another memory alone makes no other machine: its kernels are as fast as before.
+    if name is not None or known is None or any(figure in sheet.figures for figure in {*given} - {"memory"}):
         changed = _renamed(changed, name or "custom", based_on=known.name if known else "")
     return changed.device()
 
@@ -125,8 +130,9 @@ def custom_device(
 def device_from_file(path: str | Path) -> Device:
     """A machine described in a TOML file, in the form of the shipped ones but without the table header.
 
-    A figure is a table ``{ value = 3.35e12, unit = "B/s", source = "..." }``, a bare number in SI units, or
-    text with a unit; ``base = "h100-sxm"`` takes the rest from a known part. Unknown keys are refused.
+    A figure is a table ``{ value = 3.35e12, unit = "B/s", source = "key" }`` with a title under ``[sources.key]``,
+    a bare number in SI units, or text with a unit; ``base = "h100-sxm"`` takes the rest from a known part. Unknown
+    keys are refused.
 
     Raises
     ------
@@ -258,10 +264,11 @@ def engine(name: str) -> EngineTime:
 
     if name.casefold().endswith(".toml"):
         return read_engine(name)
-    by_folded = {_fold(known): known for known in engines()}
-    if _fold(name) not in by_folded:
+    by_folded = {_fold(known).replace(".", ""): known for known in engines()}
+    asked = _fold(name).replace(".", "")
+    if asked not in by_folded:
         raise unknown_name("engine", name, engines())
-    return _engine(by_folded[_fold(name)])
+    return _engine(by_folded[asked])
 
 
 @cache

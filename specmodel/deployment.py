@@ -12,6 +12,7 @@ import numpy as np
 
 from specmodel import catalog, checks, ledger, passes
 from specmodel.checks import MAX_BATCH, MAX_CONTEXT
+from specmodel.constants import GIVEN
 from specmodel.engine import IDEAL, EngineTime
 from specmodel.errors import InputError
 from specmodel.model import Model, Totals
@@ -183,16 +184,17 @@ def deploy(
     share = machine.usable_memory_fraction if memory_fraction is None else memory_fraction
     checks.real("memory fraction", share, low=0.0, high=1.0, above=True)
     if kv_bytes_per_token is not None:
-        asked = with_cache(asked, checks.real("kv bytes per token", kv_bytes_per_token, low=1.0, high=1e9))
+        asked = with_cache(asked, kv_bytes_per_token)
     charged = catalog.engine(engine) if isinstance(engine, str) else engine
     reads = charged.kv_reread if kv_reread is None else kv_reread
-    if isinstance(calibration, str):
+    constants = calibration
+    if isinstance(constants, str):
         from specmodel.calibration_files import read_calibration
 
-        calibration = read_calibration(calibration)
+        constants = read_calibration(constants)
     split = passes.Split(tp=tp, ep=ep, kv_reread=reads)
-    timing = _timing(asked, machine, fidelity, charged, calibration, flops_fraction, attention_flops)
-    notes = asked.notes if isinstance(asked, (Model, Totals)) else ()
+    timing = _timing(asked, machine, fidelity, charged, constants, flops_fraction, attention_flops)
+    _refuse_unused(timing, calibration, flops_fraction, attention_flops)
     return Deployment(
         model=asked,
         device=machine,
@@ -205,20 +207,58 @@ def deploy(
             f"fidelity {timing.fidelity}: {_level_words(timing)}",
             f"{share:g} of {show_bytes(tp * machine.memory_bytes)} usable",
             "no engine time" if charged.is_ideal else f"engine time of {_engine_words(charged)}",
-            *notes,
+            *([] if calibration is None else [f"{_named(calibration)} before the shipped constants"]),
+            *_slower_rates(asked, machine),
+            *asked.notes,
         ),
-        warnings=tuple(machine.warnings),
+        warnings=(*machine.warnings, *_timing_warnings(timing, fidelity, constants)),
     )
 
 
-def with_cache(model: Model | Totals, bytes_per_token: float) -> Model | Totals:
+def _refuse_unused(
+    timing: Timing, calibration: Calibration | str | None, flops_fraction: float | None, attention_flops: bool
+) -> None:
+    """What this fidelity would not look at is refused: a person who gives it expects it to count."""
+    if timing.fidelity != "textbook":
+        if flops_fraction is not None:
+            raise InputError("flops fraction", flops_fraction, "applies to --fidelity textbook only")
+        if attention_flops:
+            raise InputError("attention flops", attention_flops, "applies to --fidelity textbook only")
+    if timing.fidelity != "calibrated" and calibration is not None:
+        raise InputError("calibration", _named(calibration), f"changes nothing at fidelity {timing.fidelity}")
+
+
+def _named(calibration: Calibration | str) -> str:
+    return calibration if isinstance(calibration, str) else "the calibration given"
+
+
+def _slower_rates(model: Model | Totals, device: Device) -> list[str]:
+    """What is multiplied at another rate than its format's, because the hardware lacks that one."""
+    if isinstance(model, Totals):
+        return []
+    rates = {model.precision.of(part).rate for part in model.counted_bytes()}
+    return [note for rate in sorted(rates) if (note := device.peak(rate)[1]) is not None]
+
+
+def _timing_warnings(timing: Timing, asked: str | None, calibration: Calibration | None) -> list[str]:
+    """What a person should mind about the constants behind the times."""
+    device = timing.device
+    if asked is None and timing.fidelity == "datasheet":
+        return [f"no measured kernels stand in for {device.id}: times at datasheet rates are lower bounds"]
+    if calibration is not None and not any(fit.device in (device.id, GIVEN) for fit in calibration.fits):
+        return [f"none of the constants given is for {device.id}: the shipped ones are used"]
+    return []
+
+
+def with_cache(
+    model: Model | Totals, bytes_per_token: float, field: str = "kv bytes per token"
+) -> Model | Totals:
     """The model with a cache of so many bytes per token: the counted elements, stored in more or fewer bits."""
+    checks.real(field, bytes_per_token, low=1.0, high=1e9)
     if isinstance(model, Totals):
         return replace(model, kv_bytes_per_token=bytes_per_token)
     if model.kv_bytes_per_token == 0.0:
-        raise InputError(
-            "kv bytes per token", bytes_per_token, f"{model.name} has no cache that grows without bound"
-        )
+        raise InputError(field, bytes_per_token, f"{model.name} has no cache that grows without bound")
     kv = model.precision.kv
     given = replace(kv, bits=kv.bits * bytes_per_token / model.kv_bytes_per_token, source="given per token")
     return replace(model, precision=replace(model.precision, kv=given))

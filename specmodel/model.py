@@ -121,6 +121,9 @@ class Model:
     def with_precision(self, weights: str | None = None, kv: str | None = None) -> Model:
         """The same model in other formats; parts that usually stay 16-bit do, and bytes are counted anew.
 
+        A checkpoint that is stored in that format already (or a kind of it: fp8 in blocks) stays as it is, with the
+        parts that it leaves in 16 bit.
+
         Raises
         ------
         InputError
@@ -129,11 +132,16 @@ class Model:
         if weights is None and kv is None:
             return self
         kv_format = self.precision.kv if kv is None else number_format(kv, "kv")
-        if weights is None:
+        asked = None if weights is None else number_format(weights, "weights")
+        if asked is None or self._is_stored_in(asked):
             return replace(self, precision=replace(self.precision, kv=kv_format))
-        precision = uniform(number_format(weights, "weights"), kv_format)
+        precision = uniform(asked, kv_format)
         counted = replace(self, precision=precision, measured_bytes=False)
         return replace(counted, weight_bytes=float(sum(counted.counted_bytes().values())))
+
+    def _is_stored_in(self, asked: NumberFormat) -> bool:
+        own = self.precision.weights
+        return asked.bits < 16.0 and (own.name == asked.name or own.name.startswith(f"{asked.name}-"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,6 +96,7 @@ def operating_range(
     drafter: Drafter | None = None,
     k: int | None = None,
     max_k: int = DEFAULT_MAX_K,
+    verify_factor: float = 1.0,
 ) -> Range:
     """Every batch interval in which speculation pays, up to the batch that memory allows.
 
@@ -107,23 +108,30 @@ def operating_range(
         Instead of a ratio: a draft whose own passes are timed, and whose weights and cache take their memory.
     k : int or None
         A fixed draft length; None takes the best k >= 1 at each batch.
+    verify_factor : float
+        Stretches verification passes against plain steps, to see what a misprediction would change.
 
     Notes
     -----
     A speedup of exactly 1 does not pay. Up to batch 2,048 every integer is tested; beyond, batches 1 % apart, and
-    each change of sign is then located exactly.
+    each change of sign is then located exactly. Wide logits take memory: of the positions that the best k has where
+    memory ends.
     """
     checks.choice("charge", charge, CHARGES)
     ks = _depths(law, drafter, k, max_k)
     tokens = np.array(expected_tokens_to(law, int(ks[-1]) if ks.size else 0))
-    widest = 1 if k is None else _width(drafter, k)
-    held = deployment.memory(
-        context,
-        width=widest,
-        draft=None if drafter is None else drafter.artefact,
-        draft_tp=None if drafter is None or drafter.artefact is None else drafter.tp,
-    )
-    limit = min(MAX_BATCH, held.max_batch)
+
+    def most(width: int) -> int:
+        """The batch where memory ends, that many positions verified per sequence."""
+        held = deployment.memory(
+            context,
+            width=width,
+            draft=None if drafter is None else drafter.artefact,
+            draft_tp=None if drafter is None or drafter.artefact is None else drafter.tp,
+        )
+        return min(MAX_BATCH, held.max_batch)
+
+    limit = most(1 if k is None else _width(drafter, k))
     if limit == 0 or ks.size == 0 or ks[-1] == 0:
         whole = (Interval(1, limit, False),) if limit else ()
         depth = (DepthInterval(1, limit, 0),) if limit else ()
@@ -131,22 +139,27 @@ def operating_range(
 
     def by_k(batch: Floats) -> Floats:
         batches = np.atleast_1d(batch)
+        yielded: Floats = tokens[ks][:, None]
         if drafter is None:
-            return np.asarray(
-                deployment.speedups(
-                    tokens,
-                    k=ks[:, None],
-                    batch=batches[None, :],
-                    context=context,
-                    draft_cost=draft_cost,
-                    charge=charge,
-                )
+            found = deployment.speedups(
+                tokens,
+                k=ks[:, None],
+                batch=batches[None, :],
+                context=context,
+                draft_cost=draft_cost,
+                charge=charge,
             )
+            if verify_factor == 1.0:
+                return np.asarray(found)
+            plain = deployment.plain_seconds(batches, context)
+            verified = deployment.verify_seconds(batches[None, :], context, ks[:, None] + 1) / plain
+            stretched = yielded / found if charge == "scaled" else verified
+            return np.asarray(yielded / (yielded / found + (verify_factor - 1.0) * stretched))
         speculation = Speculation(deployment, drafter)
         plain = deployment.plain_seconds(batches, context)
-        rows = [speculation.round_time(int(depth), batches, context, law).seconds / plain for depth in ks]
+        rounds = [speculation.round_time(int(depth), batches, context, law) for depth in ks]
+        rows = [(one.seconds + (verify_factor - 1.0) * one.verify_s) / plain for one in rounds]
         costs: Floats = np.stack([np.broadcast_to(row, batches.shape) for row in rows])
-        yielded: Floats = tokens[ks][:, None]
         return yielded / costs
 
     def gain(batch: Floats) -> Floats:
@@ -154,6 +167,9 @@ def operating_range(
         best: Floats = by_k(batch).max(axis=0) - 1.0
         return best
 
+    if k is None:
+        widest = _width(drafter, int(ks[by_k(np.array([float(limit)])).argmax()]))
+        limit = most(widest) or limit
     batches = scan_batches(limit)
     table = by_k(batches.astype(float))
     gains = table.max(axis=0) - 1.0

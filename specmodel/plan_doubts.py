@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from specmodel.drafter import Drafter
 
 HOST_BOUND = ("transformers",)
-PER_TOKEN_KERNELS = ("llama-cpp", "llama.cpp")
+PER_TOKEN_KERNELS = ("llama.cpp",)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,6 @@ ENGINE_WRITERS = {
     "vllm": "vllm",
     "sglang": "sglang",
     "tensorrt-llm": "tensorrt-llm",
-    "llama-cpp": "llama.cpp",
     "llama.cpp": "llama.cpp",
 }
 

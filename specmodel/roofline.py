@@ -97,6 +97,9 @@ class Timing(Protocol):
     @property
     def fidelity(self) -> Fidelity: ...
 
+    @property
+    def device(self) -> Device: ...
+
     def time(self, kernels: Sequence[Kernel]) -> PassTime:
         """Seconds of a pass, kernel by kernel."""
 

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specmodel.constants import Calibration
-from specmodel.errors import InputError
+from specmodel import catalog
+from specmodel.constants import ENGINES, POOLED, Calibration
+from specmodel.errors import InputError, unknown_name
 from specmodel.kernel_tables import Table, read_table
 from specmodel.published_errors import SpeedupErrors, SpeedupRow, validate_published
 from specmodel.published_table import is_published
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from specmodel.device import Device
+
+
+FRAMEWORKS = (POOLED, "sglang", "vllm", *sorted({*ENGINES, *ENGINES.values()}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +133,10 @@ def validate(
     InputError
         Where no file could be read, or a device is unknown: the first problem, in one line.
     """
+    if isinstance(device, str):
+        catalog.device(device)  # refused by name even where every file says what was measured
+    if framework is not None and framework.casefold() not in FRAMEWORKS:
+        raise unknown_name("framework", framework, FRAMEWORKS)
     problems: list[str] = []
     summaries: list[FileErrors | SpeedupErrors] = []
     listed: list[Row | SpeedupRow] = []

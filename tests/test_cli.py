@@ -292,7 +292,7 @@ OPTIMIZE = ("optimize", "--alpha", "0.8", "--draft-cost", "0.15")
         (("optimize", "--alpha", "-0.1", "--draft-cost", "0.15"), ("--alpha", "-0.1", "0 to 1")),
         (("optimize", "--alpha", "1.2", "--draft-cost", "0.15"), ("--alpha", "1.2", "0 to 1")),
         (("optimize", "--alpha", "nan", "--draft-cost", "0.15"), ("--alpha", "nan", "0 to 1")),
-        (("optimize", "--alpha", "abc", "--draft-cost", "0.15"), ("--alpha", "'abc'", "not a number")),
+        (("optimize", "--alpha", "abc", "--draft-cost", "0.15"), ("--alpha", "'abc'", "must be a number")),
         (("optimize", "--alpha", "0.8"), ("--draft-cost",)),
         (("optimize", "--draft-cost", "0.15"), ("--alpha", "must be given")),
         ((*OPTIMIZE, "--k", "-1"), ("--k", "-1", "from 0")),

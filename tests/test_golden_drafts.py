@@ -85,7 +85,7 @@ def requests(i: Inputs, *, tested_only: bool) -> float:
 
 
 def medusa_step(i: Inputs, root: int) -> float:
-    return i["step_ms"] * headroom.overload(i["nodes"] + root, i["budget"])
+    return float(i["step_ms"] * headroom.overload(i["nodes"] + root, i["budget"]))
 
 
 def coverage(i: Inputs) -> dict[str, float]:

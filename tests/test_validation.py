@@ -23,7 +23,7 @@ def shipped() -> ValidationReport:
 
 
 def by_name(report: ValidationReport) -> dict[str, FileErrors]:
-    return {file.file: file for file in report.files}
+    return {file.file: file for file in report.files if isinstance(file, FileErrors)}
 
 
 # What measured tables are asked to show; the datasheet's error on the same rows is far above.
@@ -57,7 +57,8 @@ def test_shipped_tables_are_predicted(shipped: ValidationReport, file: str, most
 def test_every_shipped_table_is_listed(shipped: ValidationReport) -> None:
     assert len(shipped.files) == len(shipped_tables())
     assert shipped.problems == ()
-    assert sum(len(table.read_bytes()) for table in shipped_tables()) <= 400_000
+    measured = [table for table in shipped_tables() if "measured" in str(table)]
+    assert sum(len(table.read_bytes()) for table in measured) <= 400_000
 
 
 def test_the_band_holds_most_measurements(shipped: ValidationReport) -> None:
@@ -115,7 +116,7 @@ def large_cache_error(file: Path, l2_bytes: float) -> float:
     errors = sorted(
         abs(row.predicted / row.measured - 1.0)
         for row in rows
-        if row.predicted is not None and size.get(row.row, 0.0) > 1.5 * l2_bytes
+        if row.predicted is not None and row.measured and size.get(row.row, 0.0) > 1.5 * l2_bytes
     )
     assert len(errors) > 50
     return errors[len(errors) // 2]
@@ -192,7 +193,11 @@ def test_the_device_comes_from_column_comment_or_option(tmp_path: Path) -> None:
     column = write(tmp_path, "gpu,fw,dtype,n,k,m,us\na100_sxm,vllm,bfloat16,4096,4096,16,26\n", "column.csv")
     bare = write(tmp_path, "fw,dtype,n,k,m,us\nvllm,bfloat16,4096,4096,16,17.5\n", "bare.csv")
     report = validate([comment, column, bare], device="b200")
-    assert [file.groups[0].device for file in report.files] == ["h100-sxm", "a100-sxm-80", "b200-sxm"]
+    assert [getattr(file.groups[0], "device", None) for file in report.files] == [
+        "h100-sxm",
+        "a100-sxm-80",
+        "b200-sxm",
+    ]
     with pytest.raises(InputError, match="no gpu column and no '# gpu NAME' comment"):
         validate([bare])
 

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING
 from specmodel import checks, rounds
 from specmodel.acceptance import MAX_K
 from specmodel.answers.common import (
-    DEFAULT_ALPHA,
-    DEFAULT_DRAFT_COST,
-    charge_words,
+    draft_cost_of,
+    draft_words,
+    joined,
+    law_or_default,
+    speedup_range,
     trust,
+    verify_error,
     verify_ratios,
 )
 from specmodel.deployment import MAX_CONTEXT, deploy
@@ -29,18 +32,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BatchRow:
-    """One batch: the draft length asked for, or the best of at least 1, and what it gives."""
+    """One batch: the draft length asked for, or the best of at least 1, and what it gives.
+
+    `low` and `high` are the 10-90 % range of the speedup; null where the fidelity was never compared.
+    """
 
     batch: int
     k: int
     tokens_per_round: float
     round_cost: float
     speedup: float
+    low: float | None
+    high: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class BreakevenResult(Result):
-    """The answer of `breakeven`; field names are the JSON keys."""
+    """The answer of `breakeven`; field names are the JSON keys.
+
+    `low` and `high` are the break-even batch where verification is slower or faster than predicted by the error of
+    that ratio; null where none is in memory, as for `break_even_batch`.
+    """
 
     inputs: dict[str, object]
     context: int
@@ -72,28 +84,53 @@ def breakeven(
     acceptance: Sequence[float] | Acceptance | None = None,
     conditional: bool = False,
     extend: bool = False,
-    draft_cost: float = DEFAULT_DRAFT_COST,
+    draft_cost: float | None = None,
     charge: str = "added",
-    drafter: Drafter | None = None,
+    draft: str | Drafter | None = None,
+    draft_model: str | None = None,
+    draft_tp: int | None = None,
     k: int | None = None,
     max_k: int = rounds.DEFAULT_MAX_K,
 ) -> BreakevenResult:
     """Every batch interval in which speculation pays, up to the batch that memory allows.
 
-    `deployment` defaults to Llama-3.1-8B in bf16 on one H100 SXM; see `specmodel.deploy`. With a `drafter` its own
-    passes are charged instead of `draft_cost`, and its weights and cache come out of the same memory.
+    Parameters
+    ----------
+    deployment : Deployment, optional
+        Llama-3.1-8B in bf16 on one H100 SXM by default; see `specmodel.deploy`.
+    draft, draft_model, draft_tp
+        A draft as `specmodel drafts` names it: its own passes are charged instead of `draft_cost`, its weights and
+        cache come out of the same memory, and what is assumed of it holds where no acceptance is given.
+    k : int, optional
+        A fixed draft length; the best of at least 1 at each batch by default.
+
+    Raises
+    ------
+    InputError
+        One line naming the value and what is allowed.
     """
     setting = deployment or deploy()
-    checks.whole("ctx", context, low=1, high=MAX_CONTEXT)
-    cost = checks.real("draft cost", draft_cost, low=0.0)
-    if k is not None:
-        checks.whole("k", k, high=MAX_K)
-    checks.whole("max_k", max_k, high=MAX_K)
-    assumed = DEFAULT_ALPHA if alpha is None and acceptance is None else alpha
-    law = rounds.acceptance_from(assumed, acceptance, conditional=conditional, extend=extend)
-    found = operating_range(
-        setting, law, context=context, draft_cost=cost, charge=charge, drafter=drafter, k=k, max_k=max_k
-    )
+    context = checks.whole("ctx", context, low=1, high=MAX_CONTEXT)
+    drafter = joined(setting, draft, model=draft_model, tp=draft_tp)
+    cost = draft_cost_of(draft_cost, charge, drafter)
+    k = None if k is None else checks.whole("k", k, high=MAX_K)
+    max_k = checks.whole("max_k", max_k, high=MAX_K)
+    law, said = law_or_default(alpha, acceptance, conditional=conditional, extend=extend, drafter=drafter)
+
+    def ranged(verify_factor: float = 1.0) -> Range:
+        return operating_range(
+            setting,
+            law,
+            context=context,
+            draft_cost=cost,
+            charge=charge,
+            drafter=drafter,
+            k=k,
+            max_k=max_k,
+            verify_factor=verify_factor,
+        )
+
+    found, error = ranged(), verify_error(setting)
     warnings = list(setting.warnings)
     if found.memory_limit_batch == 0:
         warnings.append(setting.why_nothing_fits(context))
@@ -118,16 +155,18 @@ def breakeven(
         fits=found.memory_limit_batch > 0,
         at_limit=found.at_limit,
         k_by_batch=list(found.depths),
-        by_batch=_by_batch(setting, law, drafter, found.memory_limit_batch, context, cost, charge, k, max_k),
+        by_batch=_by_batch(
+            setting, law, drafter, found.memory_limit_batch, context, cost, charge, k, max_k, error
+        ),
         speedup_at_1=found.speedup_at_1,
         speedup_at_limit=found.speedup_at_limit,
-        low=None,
-        high=None,
+        low=None if error is None else ranged(1.0 + error).break_even_batch,
+        high=None if error is None else ranged(1.0 - error).break_even_batch,
         trust=trust(setting),
         why=_why_range(setting, found, context),
         assumptions=[
-            law.describe(),
-            charge_words(charge, cost) if drafter is None else f"the passes of {drafter.name} are charged",
+            said,
+            draft_words(drafter, charge, cost),
             *setting.assumptions,
         ],
         warnings=warnings,
@@ -144,6 +183,7 @@ def _by_batch(
     charge: str,
     k: int | None,
     max_k: int,
+    error: float | None,
 ) -> list[BatchRow]:
     """Powers of two up to the memory limit, and the limit itself."""
     batches = [2**power for power in range(limit.bit_length()) if 2**power < limit]
@@ -160,7 +200,13 @@ def _by_batch(
                 for depth, (yielded, one) in enumerate(zip(tokens, costs, strict=True))
             ]
         row = by_k[k] if k is not None else rounds.best(by_k[1:] or by_k)
-        rows.append(BatchRow(batch, row.k, row.tokens_per_round, row.round_cost, row.speedup))
+        if drafter is None:
+            off = row.round_cost if charge == "scaled" else ratios[row.k]
+        else:
+            taken = Speculation(setting, drafter).round_time(row.k, batch, context, law)
+            off = float(taken.verify_s) / float(setting.plain_seconds(batch, context))
+        low, high = speedup_range(row.tokens_per_round, row.round_cost, off, error if row.k else 0.0)
+        rows.append(BatchRow(batch, row.k, row.tokens_per_round, row.round_cost, row.speedup, low, high))
     return rows
 
 

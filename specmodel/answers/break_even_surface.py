@@ -10,7 +10,14 @@ import numpy as np
 
 from specmodel import checks, rounds
 from specmodel.acceptance import MAX_K, tokens_per_round
-from specmodel.answers.common import DEFAULT_ALPHA, DEFAULT_DRAFT_COST, charge_words, trust
+from specmodel.answers.common import (
+    draft_cost_of,
+    draft_words,
+    joined,
+    law_or_default,
+    trust,
+    verify_error,
+)
 from specmodel.deployment import MAX_BATCH, MAX_CONTEXT, deploy
 from specmodel.operating_range import TIE, Range, operating_range
 from specmodel.result import Result
@@ -24,6 +31,7 @@ if TYPE_CHECKING:
     from specmodel.drafter import Drafter
 
     Floats = NDArray[np.float64]
+    Depths = tuple[NDArray[np.int64], Floats]
 
 DEFAULT_BATCHES = (1, 4, 16, 64, 256)
 DEFAULT_CONTEXTS = (256, 1024, 4096, 16384, 65536)
@@ -33,13 +41,18 @@ PER_DOUBLING = 3  # contexts tried per doubling before the flip is located exact
 
 @dataclass(frozen=True, slots=True)
 class SurfaceCell:
-    """One batch and context. `alpha_needed` is None where no acceptance is enough ("unreachable")."""
+    """One batch and context. `alpha_needed` is None where no acceptance is enough ("unreachable").
+
+    `low` and `high` are the 10-90 % range of the speedup; None where the fidelity was never compared.
+    """
 
     batch: int
     context: int
     fits: bool
     k: int | None
     speedup: float | None
+    low: float | None
+    high: float | None
     pays: bool | None
     alpha_needed: float | None
     k_at_alpha_needed: int | None
@@ -85,9 +98,11 @@ def break_even_surface(
     acceptance: Sequence[float] | Acceptance | None = None,
     conditional: bool = False,
     extend: bool = False,
-    draft_cost: float = DEFAULT_DRAFT_COST,
+    draft_cost: float | None = None,
     charge: str = "added",
-    drafter: Drafter | None = None,
+    draft: str | Drafter | None = None,
+    draft_model: str | None = None,
+    draft_tp: int | None = None,
     k: int | None = None,
     max_k: int = rounds.DEFAULT_MAX_K,
 ) -> SurfaceResult:
@@ -98,10 +113,11 @@ def break_even_surface(
     setting = deployment or deploy()
     sizes = sorted({checks.whole("batch", batch, low=1, high=MAX_BATCH) for batch in batches})
     lengths = sorted({checks.whole("ctx", context, low=1, high=MAX_CONTEXT) for context in contexts})
-    checks.whole("max_k", max_k, low=1, high=MAX_K)
-    cost = checks.real("draft cost", draft_cost, low=0.0)
-    assumed = DEFAULT_ALPHA if alpha is None and acceptance is None else alpha
-    law = rounds.acceptance_from(assumed, acceptance, conditional=conditional, extend=extend)
+    max_k = checks.whole("max_k", max_k, low=1, high=MAX_K)
+    k = None if k is None else checks.whole("k", k, low=1, high=MAX_K)
+    drafter = joined(setting, draft, model=draft_model, tp=draft_tp)
+    cost = draft_cost_of(draft_cost, charge, drafter)
+    law, said = law_or_default(alpha, acceptance, conditional=conditional, extend=extend, drafter=drafter)
 
     def at(context: int) -> Range:
         return operating_range(
@@ -109,7 +125,15 @@ def break_even_surface(
         )
 
     ranges = {context: at(context) for context in lengths}
-    ks, costs = _costs(setting, drafter, law, sizes, lengths, cost, charge, k, max_k)
+
+    def costs_at(batches: Sequence[float], contexts: Sequence[int], factor: float = 1.0) -> Depths:
+        return _costs(setting, drafter, law, batches, contexts, cost, charge, k, max_k, factor)
+
+    ks, costs = costs_at(sizes, lengths)
+    error = verify_error(setting)
+    slower, faster = (
+        (None, None) if error is None else [costs_at(sizes, lengths, 1.0 + off)[1] for off in (error, -error)]
+    )
     tokens = 1.0 + np.array([sum(law.survival(int(depth))) for depth in ks])
     speedup = tokens[:, None, None] / costs
     needed = alpha_needed(ks, costs)
@@ -117,7 +141,7 @@ def break_even_surface(
     for i, batch in enumerate(sizes):
         for j, context in enumerate(lengths):
             if batch > ranges[context].memory_limit_batch:
-                cells.append(SurfaceCell(batch, context, False, None, None, None, None, None))
+                cells.append(SurfaceCell(batch, context, False, None, None, None, None, None, None, None))
                 continue
             best, cheapest = int(speedup[:, i, j].argmax()), int(needed[:, i, j].argmin())
             enough = float(needed[cheapest, i, j])
@@ -129,7 +153,9 @@ def break_even_surface(
                     True,
                     int(ks[best]),
                     float(speedup[best, i, j]),
-                    bool(speedup[best, i, j] > 1.0),
+                    None if slower is None else float(tokens[best] / slower[best, i, j]),
+                    None if faster is None else float(tokens[best] / faster[best, i, j]),
+                    bool(speedup[best, i, j] > 1.0 + TIE),
                     enough if reachable else None,
                     int(ks[cheapest]) if reachable else None,
                 )
@@ -142,7 +168,7 @@ def break_even_surface(
         if largest == 0:
             return [None] * len(tried)
         some = np.unique(np.geomspace(1, largest, int(np.log(largest) / np.log(1.1)) + 2).round())
-        depths, found = _costs(setting, drafter, law, some.tolist(), tried, cost, charge, k, max_k)
+        depths, found = costs_at(some.tolist(), tried)
         yielded = 1.0 + np.array([sum(law.survival(int(depth))) for depth in depths])
         best = (yielded[:, None, None] / found).max(axis=0)
         lost = best <= 1.0 + TIE
@@ -175,8 +201,8 @@ def break_even_surface(
         trust=trust(setting),
         why=_why(flip),
         assumptions=[
-            law.describe(),
-            charge_words(charge, cost) if drafter is None else f"the passes of {drafter.name} are charged",
+            said,
+            draft_words(drafter, charge, cost),
             *setting.assumptions,
         ],
         warnings=list(setting.warnings),
@@ -240,18 +266,23 @@ def _costs(
     charge: str,
     k: int | None,
     max_k: int,
-) -> tuple[NDArray[np.int64], Floats]:
-    """Draft lengths, and round costs of shape (k, batch, context)."""
+    verify_factor: float = 1.0,
+) -> Depths:
+    """Draft lengths, and round costs of shape (k, batch, context), verification stretched by a factor."""
     rows, columns = np.asarray(batches, dtype=float)[:, None], np.asarray(contexts, dtype=float)[None, :]
     shape = (len(batches), len(contexts))
     if drafter is not None:
-        _, table = Speculation(setting, drafter).table(law, max_k if k is None else k, rows, columns)
-        ks = np.arange(1, table.shape[0]) if k is None else np.array([k])
-        return ks, table[ks]
+        speculation = Speculation(setting, drafter)
+        last = drafter.method.last_k(law, max_k if k is None else k)
+        ks = np.arange(1, last + 1) if k is None else np.array([k])
+        plain = setting.plain_seconds(rows, columns)
+        taken = [speculation.round_time(int(depth), rows, columns, law) for depth in ks]
+        costs = [(one.seconds + (verify_factor - 1.0) * one.verify_s) / plain for one in taken]
+        return ks, np.stack([np.broadcast_to(np.asarray(one), shape) for one in costs])
     last = max_k if law.max_k is None else min(max_k, law.max_k)
     ks = np.arange(1, last + 1) if k is None else np.array([k])
     plain = setting.plain_seconds(rows, columns)
-    ratio = setting.verify_seconds(rows, columns, ks[:, None, None] + 1) / plain
+    ratio = verify_factor * setting.verify_seconds(rows, columns, ks[:, None, None] + 1) / plain
     found = rounds.round_cost(ks[:, None, None], draft_cost=draft_cost, verify_ratio=ratio, charge=charge)
     return ks, np.broadcast_to(np.asarray(found), (ks.size, *shape))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from specmodel import checks, rounds
 from specmodel.acceptance import MAX_K
-from specmodel.answers.common import charge_words, trust, verify_ratios
+from specmodel.answers.common import charge_words, speedup_range, trust, verify_error, verify_ratios
 from specmodel.result import Result
 
 if TYPE_CHECKING:
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OptimizeResult(Result):
-    """The answer of `optimize`; field names are the JSON keys."""
+    """The answer of `optimize`; field names are the JSON keys.
+
+    `low` and `high` are the 10-90 % range of the best speedup on a deployment; null for the formula alone.
+    """
 
     inputs: dict[str, object]
     best: rounds.Depth
@@ -71,16 +74,31 @@ def optimize(
     """
     law = rounds.acceptance_from(alpha, acceptance, conditional=conditional, extend=extend)
     cost = checks.real("draft cost", draft_cost, low=0.0)
-    checks.whole("max_k", max_k, high=MAX_K)
-    ratios = None
+    max_k = checks.whole("max_k", max_k, high=MAX_K)
+    batch = checks.whole("batch", batch, low=1, high=checks.MAX_BATCH)
+    context = checks.whole("ctx", context, low=1, high=checks.MAX_CONTEXT)
+    ratios, warnings = None, []
     if deployment is not None:
         ratios = verify_ratios(deployment, batch, context, max_k)
+        warnings = list(deployment.warnings)
+        limit = deployment.memory_limit_batch(context)
+        if batch > limit:
+            warnings.append(
+                f"batch {batch:,} does not fit at context {context:,}: at most {limit:,} sequences do"
+            )
     rows = rounds.depths(law, draft_cost=cost, max_k=max_k, charge=charge, verify_ratio=ratios)
     if k is None:
         top = rounds.best(rows)
     else:
-        checks.whole("k", k, high=len(rows) - 1)
+        k = checks.whole("k", k, high=len(rows) - 1)
         top = rows[k]
+    ratio = 1.0 if ratios is None else ratios[top.k]
+    low, high = speedup_range(
+        top.tokens_per_round,
+        top.round_cost,
+        top.round_cost if charge == "scaled" else ratio,
+        verify_error(deployment) if top.k else None,
+    )
     first = rows[1] if len(rows) > 1 else None
     assumptions = [law.describe(), charge_words(charge, cost)]
     if deployment is None:
@@ -109,12 +127,12 @@ def optimize(
         pays_from_alpha=None if first is None else rounds.pays_from_alpha(1, first.round_cost),
         flat_band=rounds.flat_band(rows, within),
         by_k=rows,
-        low=None,
-        high=None,
+        low=low,
+        high=high,
         trust=trust(deployment),
         why=_why_depth(rows, top, cost, charge),
         assumptions=assumptions,
-        warnings=[] if deployment is None else list(deployment.warnings),
+        warnings=warnings,
     )
 
 

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specmodel import checks
-from specmodel.answers.common import trust
+from specmodel.acceptance import MAX_K
+from specmodel.answers.common import joined, speedup_range, trust, verify_error
 from specmodel.deployment import MAX_BATCH, MAX_CONTEXT, deploy
 from specmodel.draft_formulas import speedup_per_gb
-from specmodel.draft_names import drafter
-from specmodel.drafter import Drafter
 from specmodel.errors import InputError
 from specmodel.model import Model
 from specmodel.result import Result
@@ -23,6 +22,7 @@ from specmodel.speculation import Speculation
 if TYPE_CHECKING:
     from specmodel.acceptance import Acceptance
     from specmodel.deployment import Deployment
+    from specmodel.drafter import Drafter
 
 # What is compared when nothing is named; a draft model, a hybrid and a pipeline need a model named with them.
 COMPARED = (
@@ -44,7 +44,10 @@ COMPARED = (
 
 @dataclass(frozen=True, slots=True)
 class DraftRow:
-    """One method at its best draft length on this workload. `speedup_per_gb` is None where nothing is added."""
+    """One method at its best draft length on this workload. `speedup_per_gb` is None where nothing is added.
+
+    `low` and `high` are the 10-90 % range of the speedup at this acceptance; None where the fidelity was never compared.
+    """
 
     method: str
     k: int
@@ -52,6 +55,8 @@ class DraftRow:
     tokens_per_round: float
     round_cost: float
     speedup: float
+    low: float | None
+    high: float | None
     draft_share: float
     extra_bytes: float
     speedup_per_gb: float | None
@@ -71,7 +76,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class DraftsResult(Result):
-    """The answer of `drafts`, best first; field names are the JSON keys."""
+    """The answer of `drafts`, best first; field names are the JSON keys. `low` and `high` are those of the first."""
 
     inputs: dict[str, object]
     drafts: list[DraftRow]
@@ -91,7 +96,7 @@ def drafts(
     model: str | None = None,
     batch: int = 1,
     context: int = 1024,
-    laws: Mapping[str, Acceptance] | None = None,
+    acceptance: Acceptance | Mapping[str, Acceptance] | None = None,
     max_k: int = DEFAULT_MAX_K,
 ) -> DraftsResult:
     """Draft methods side by side, each at its own best k, from the passes that each launches.
@@ -102,25 +107,30 @@ def drafts(
         Methods, model ids or paths; every method that needs no further model by default.
     model : str, optional
         A draft model to compare with, and behind `hybrid` and `pipelined`.
-    laws : mapping, optional
-        Measured acceptance by the name given; the others use what is assumed for them, and say so.
+    acceptance : Acceptance or mapping, optional
+        Measured acceptance, of all of them or by the name given; without one a method uses what is assumed for it,
+        and says so.
     """
     setting = deployment or deploy()
     if not isinstance(setting.model, Model):
         raise InputError("model", setting.name, "is given as totals: name an architecture to time drafts")
-    checks.whole("batch", batch, low=1, high=MAX_BATCH)
-    checks.whole("ctx", context, low=1, high=MAX_CONTEXT)
-    wanted = list(names) or [*COMPARED, *((model, "hybrid", "pipelined") if model else ())]
+    batch = checks.whole("batch", batch, low=1, high=MAX_BATCH)
+    context = checks.whole("ctx", context, low=1, high=MAX_CONTEXT)
+    max_k = checks.whole("max_k", max_k, low=1, high=MAX_K)
+    wanted = [*(names or COMPARED), *((model, "hybrid", "pipelined") if model and not names else ())]
+    if names and model is not None and not {"draft-model", "hybrid", "pipelined"} & {*map(str, names)}:
+        wanted.append(model)
     rows, left_out = [], []
     for name in wanted:
+        law = acceptance.get(name) if isinstance(acceptance, Mapping) else acceptance
         try:
-            found = drafter(name, setting.model, model=model)
+            found = joined(setting, name, model=model)
+            assert found is not None
+            rows.append(_row(setting, found, law, batch, context, max_k))
         except InputError as error:
             if names:
                 raise
             left_out.append(LeftOut(name, error.allowed))
-            continue
-        rows.append(_row(setting, found, (laws or {}).get(name), batch, context, max_k))
     rows.sort(key=lambda row: -row.speedup)
     return DraftsResult(
         inputs={
@@ -133,8 +143,8 @@ def drafts(
         },
         drafts=rows,
         left_out=left_out,
-        low=None,
-        high=None,
+        low=rows[0].low if rows else None,
+        high=rows[0].high if rows else None,
         trust=trust(setting),
         why=_why(rows),
         assumptions=["each draft's own passes are charged", *setting.assumptions],
@@ -157,6 +167,8 @@ def _row(
     tokens, cost = speculation.table(used, max_k, batch, context)
     k = int(np.argmax(tokens[1:] / cost[1:])) + 1 if len(tokens) > 1 else 0
     taken = speculation.round_time(k, batch, context, used)
+    verified = float(taken.verify_s) / float(setting.plain_seconds(batch, context))
+    low, high = speedup_range(float(tokens[k]), float(cost[k]), verified, verify_error(setting))
     held = setting.memory(context, batch=batch, width=found.width(k), draft=found.artefact)
     extra = sum(line.bytes for line in held.per_gpu if line.line.startswith("draft")) * setting.tp
     return DraftRow(
@@ -166,6 +178,8 @@ def _row(
         tokens_per_round=float(tokens[k]),
         round_cost=float(cost[k]),
         speedup=float(tokens[k] / cost[k]),
+        low=low,
+        high=high,
         draft_share=float(taken.draft_s / taken.seconds),
         extra_bytes=extra,
         speedup_per_gb=speedup_per_gb(float(tokens[k] / cost[k]), extra),
@@ -182,7 +196,14 @@ def _why(rows: Sequence[DraftRow]) -> str:
     top = rows[0]
     if top.speedup <= 1.0:
         return f"none pays: the best, {top.method}, costs {top.round_cost:.2f} plain steps for {top.tokens_per_round:.2f} tokens"
-    return (
+    said = (
         f"{top.method} yields {top.tokens_per_round:.2f} tokens for {top.round_cost:.2f} plain steps; "
         f"{top.draft_share:.0%} of its round is drafting"
     )
+    if not top.illustrative:
+        return said
+    measured = next((row for row in rows if not row.illustrative), None)
+    known = (
+        "" if measured is None else f"; of measured ones {measured.method} leads with {measured.speedup:.2f}x"
+    )
+    return f"{said}; but that acceptance is a lesson's illustration{known}"

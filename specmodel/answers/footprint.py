@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from specmodel import checks
 from specmodel.acceptance import MAX_K
+from specmodel.answers.common import joined
 from specmodel.deployment import MAX_BATCH, MAX_CONTEXT, deploy
-from specmodel.errors import InputError
-from specmodel.model import Model
 from specmodel.result import Result
 from specmodel.units import show_bytes
 
 if TYPE_CHECKING:
     from specmodel.deployment import Deployment
+    from specmodel.drafter import Drafter
     from specmodel.ledger import Line, Rank
 
 
@@ -43,7 +43,8 @@ def memory(
     context: int = 1024,
     batch: int = 1,
     k: int = 0,
-    draft: str | None = None,
+    draft: str | Drafter | None = None,
+    draft_model: str | None = None,
     draft_tp: int | None = None,
     reserve_bytes: float | None = None,
 ) -> MemoryResult:
@@ -53,25 +54,25 @@ def memory(
     ----------
     k : int
         Draft tokens verified per round: the logits of k + 1 positions per sequence are kept.
-    draft : str, optional
-        A draft as `specmodel drafts` names it; its weights and cache come out of the same memory.
+    draft, draft_model, draft_tp
+        A draft as `specmodel drafts` names it, the model behind it, and its GPUs; its weights and cache come out of
+        the same memory.
     reserve_bytes : float, optional
         Activations and graphs on one GPU; by default an estimate, 0 for the engine `ideal`.
     """
     setting = deployment or deploy()
-    checks.whole("ctx", context, low=1, high=MAX_CONTEXT)
-    checks.whole("batch", batch, low=1, high=MAX_BATCH)
-    checks.whole("k", k, high=MAX_K)
-    joined, named = None, None
-    if draft is not None:
-        from specmodel.draft_names import drafter
-
-        if not isinstance(setting.model, Model):
-            raise InputError("draft", draft, f"{setting.name} is given as totals: name an architecture")
-        found = drafter(draft, setting.model, tp=draft_tp)
-        joined, named = found.artefact, found.name
+    context = checks.whole("ctx", context, low=1, high=MAX_CONTEXT)
+    batch = checks.whole("batch", batch, low=1, high=MAX_BATCH)
+    k = checks.whole("k", k, high=MAX_K)
+    drafter = joined(setting, draft, model=draft_model, tp=draft_tp)
+    artefact = None if drafter is None else drafter.artefact
     held = setting.memory(
-        context, batch=batch, width=k + 1, draft=joined, draft_tp=draft_tp, reserve_bytes=reserve_bytes
+        context,
+        batch=batch,
+        width=k + 1 if drafter is None else drafter.width(k),
+        draft=artefact,
+        draft_tp=draft_tp if artefact is not None else None,
+        reserve_bytes=reserve_bytes,
     )
     warnings = list(setting.warnings)
     if not held.fits:
@@ -86,7 +87,7 @@ def memory(
             "context": context,
             "batch": batch,
             "k": k,
-            "draft": named,
+            "draft": None if drafter is None else drafter.name,
             "draft_tp": held.draft_tp,
             "fidelity": None,
             "charge": None,

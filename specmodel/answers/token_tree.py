@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specmodel import checks
-from specmodel.answers.common import trust
+from specmodel.answers.common import speedup_range, trust, verify_error
 from specmodel.deployment import MAX_BATCH, MAX_CONTEXT, deploy
+from specmodel.errors import InputError
 from specmodel.result import Result
 from specmodel.tree_search import LARGEST_SEARCH, TreeSize, best_shape, best_tree
 
@@ -26,7 +27,10 @@ DEFAULT_MAX_DEPTH = 8
 
 @dataclass(frozen=True, slots=True)
 class TreeResult(Result):
-    """The answer of `tree`; field names are the JSON keys. `nodes` does not count the root; width does."""
+    """The answer of `tree`; field names are the JSON keys. `nodes` does not count the root; width does.
+
+    `low` and `high` are the 10-90 % range of the speedup; None where the fidelity was never compared.
+    """
 
     inputs: dict[str, object]
     nodes: int
@@ -52,7 +56,7 @@ def tree(
     rank_acceptance: Sequence[float],
     nodes: int | None = None,
     depth: int | None = None,
-    max_nodes: int = DEFAULT_MAX_NODES,
+    max_nodes: int | None = None,
     max_depth: int = DEFAULT_MAX_DEPTH,
     draft_cost: float = 0.02,
     batch: int = 1,
@@ -73,30 +77,42 @@ def tree(
         Whether the rates are shares of one draw, which add up, or each given that the ones before failed.
     """
     setting = deployment or deploy()
-    checks.whole("batch", batch, low=1, high=MAX_BATCH)
-    checks.whole("ctx", context, low=1, high=MAX_CONTEXT)
+    batch = checks.whole("batch", batch, low=1, high=MAX_BATCH)
+    context = checks.whole("ctx", context, low=1, high=MAX_CONTEXT)
     per_level = checks.real("draft cost", draft_cost, low=0.0)
-    largest = checks.whole(
-        "max nodes" if nodes is None else "nodes", nodes or max_nodes, low=1, high=LARGEST_SEARCH
+    if nodes is None:
+        largest = checks.whole(
+            "max nodes", DEFAULT_MAX_NODES if max_nodes is None else max_nodes, low=1, high=LARGEST_SEARCH
+        )
+    elif max_nodes is not None:
+        raise InputError("max nodes", max_nodes, f"changes nothing when {nodes} nodes are asked for")
+    else:
+        largest = max(DEFAULT_MAX_NODES, checks.whole("nodes", nodes, low=1, high=LARGEST_SEARCH))
+    deepest = checks.whole(
+        "max depth" if depth is None else "depth", max_depth if depth is None else depth, low=1, high=64
     )
-    deepest = checks.whole("max depth" if depth is None else "depth", depth or max_depth, low=1, high=64)
     plain = float(setting.plain_seconds(batch, context))
 
     def seconds(width: NDArray[Any], level: NDArray[Any]) -> NDArray[Any]:
         verify = np.asarray(setting.verify_seconds(batch, context, width))
         return np.where(width == 1, plain, verify + level * per_level * plain)
 
-    rates = list(rank_acceptance)
-    chosen = best_shape(rates, seconds, max_nodes=largest, max_depth=deepest, siblings=siblings)
-    if nodes is None:
-        shape, size, why = chosen.tree, None, chosen.why
-        tokens, cost = chosen.expected_tokens, chosen.round_cost
-    else:
-        shape = best_tree(rates, nodes, deepest, siblings=siblings)
-        size = shape.depth
-        tokens = float(shape.expected_tokens(rates, siblings=siblings))
-        cost = float(seconds(np.array([nodes + 1]), np.array([size]))[0] / plain)
-        why = f"{nodes} nodes were asked for; on this workload {chosen.nodes} would be best ({chosen.speedup:.3f}x)"
+    rates = [checks.real("rank acceptance", rate, low=0.0, high=1.0) for rate in rank_acceptance]
+    try:
+        chosen = best_shape(rates, seconds, max_nodes=largest, max_depth=deepest, siblings=siblings)
+        shape = chosen.tree if nodes is None else best_tree(rates, nodes, deepest, siblings=siblings)
+        tokens = shape.expected_tokens(rates, siblings=siblings)
+    except InputError as error:
+        if error.field != "acceptance":
+            raise
+        raise InputError("rank acceptance", error.value, error.allowed) from None
+    warnings = list(setting.warnings)
+    grown = len(shape.parents)
+    if nodes is not None and grown < nodes:
+        warnings.append(f"{nodes} nodes were asked for, but only {grown} fit these ranks and this depth")
+    verify = float(setting.verify_seconds(batch, context, grown + 1))
+    cost = float(seconds(np.array([grown + 1]), np.array([shape.depth]))[0] / plain)
+    low, high = speedup_range(tokens, cost, verify / plain, verify_error(setting) if grown else None)
     return TreeResult(
         inputs={
             **setting.describe(),
@@ -110,23 +126,23 @@ def tree(
             "fidelity": setting.timing.fidelity,
             "charge": "added",
         },
-        nodes=len(shape.parents),
+        nodes=grown,
         depth=shape.depth,
-        width=len(shape.parents) + 1,
+        width=grown + 1,
         parents=shape.parents,
         ranks=shape.ranks,
         expected_tokens=tokens,
         round_cost=cost,
         speedup=tokens / cost,
         by_size=chosen.by_size,
-        low=None,
-        high=None,
+        low=low,
+        high=high,
         trust=trust(setting),
-        why=why,
+        why=chosen.why if nodes is None else f"{nodes} nodes were asked for; best here: {chosen.why}",
         assumptions=[
             f"candidates by rank: {', '.join(f'{rate:g}' for rate in rates)} ({siblings})",
             f"each level of drafting adds {per_level:g} of a plain step",
             *setting.assumptions,
         ],
-        warnings=list(setting.warnings),
+        warnings=warnings,
     )

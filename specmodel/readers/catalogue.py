@@ -167,7 +167,8 @@ def check(entry_id: str) -> Check:
     counted: int = architecture.parameters
     remark = known.get("counts", {}).get("hub_difference", "")
     if published is None:
-        remark = remark or ("; ".join(architecture.unverified) or "no derived count to compare with")
+        against_hub = "" if hub is None else "compared with the hub's element count"
+        remark = remark or "; ".join(architecture.unverified) or against_hub or "nothing to compare with"
         equal = None if hub is None else counted == hub
     else:
         equal = counted == published and kv == published_kv
