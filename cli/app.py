@@ -148,7 +148,7 @@ def _usage(error: Exception) -> str:
 
 def _option(field: str) -> str:
     """How a person typed a field: `draft cost` is --draft-cost where the command has that option."""
-    words, comma, rest = field.partition(",")
+    words, comma, rest = ("acceptance from" if field == "evidence" else field).partition(",")
     flag = "--" + words.replace(" ", "-").replace("_", "-")
     command = next((word for word in sys.argv[1:] if word in COMMANDS), None)
     if command is None:

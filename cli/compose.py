@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specmodel import rounds
+from specmodel import checks, rounds
 from specmodel.cli import options
 from specmodel.cli.bundles import bundled, without
 from specmodel.cli.setting import describe
@@ -57,6 +57,9 @@ def compose(
     from specmodel.answers import combination
     from specmodel.deployment import with_cache
     from specmodel.units import parse_bytes
+
+    if kv_bytes_per_token is not None:
+        checks.real("kv bytes per token", kv_bytes_per_token, low=1.0, high=1e9)
 
     if baseline_kv_bytes_per_token is not None:
         setting = replace(

@@ -205,12 +205,7 @@ def _measured(file: str, extend: bool) -> Acceptance:
     """The acceptance that an engine's file shows."""
     from specmodel import evidence
 
-    try:
-        found = evidence.alpha(evidence.read(file), describe=False).acceptance()
-    except InputError as error:
-        if error.field != "evidence":
-            raise
-        raise InputError("acceptance from", error.value, error.allowed) from None
+    found = evidence.alpha(evidence.read(file), describe=False).acceptance()
     if extend and not isinstance(found, Geometric):
         return PerPosition(found.rates, "geometric")
     return found

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specmodel import rounds
+from specmodel import checks, rounds
 from specmodel.cli import options
 from specmodel.cli.bundles import bundled
 from specmodel.cli.setting import describe
@@ -68,6 +68,17 @@ def policy(
     """Print the draft length for every batch and context, what it loses, and how idle arithmetic is shared."""
     from specmodel.answers import schedule
 
+    for name, given, above in (
+        ("tpot limit ms", tpot_limit_ms, True),
+        ("gpu price per hour", gpu_price_per_hour, False),
+        ("cost of zero", cost_of_zero, False),
+        ("switch ms", switch_ms, False),
+        ("dwell s", dwell_s, True),
+    ):
+        if given is not None:
+            checks.real(name, given, low=0.0, above=above)
+    if switch_ms > 0.0 and dwell_s is None:
+        raise InputError("switch ms", switch_ms, "is weighed against --dwell-s, which is not given")
     for field, value, other in (("batch", batch, sessions), ("sessions", sessions, batch)):
         if value is not None and other is None:
             needed = "--sessions" if field == "batch" else "--batch"

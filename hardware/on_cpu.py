@@ -223,7 +223,7 @@ def _cache_shape(point: Point) -> tuple[int, int, int, int]:
     return batch, shape.kv_heads, capacity, shape.head_dim
 
 
-def _best(run: Callable[[], object], times: int = 15) -> float:
+def _best(run: Callable[[], object], times: int = 9) -> float:
     """The shortest of several runs; the first, which warms up, does not count."""
     run()
     seconds = []

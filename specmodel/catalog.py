@@ -151,9 +151,24 @@ def device_from_file(path: str | Path) -> Device:
     base = _base(based)
     _refuse_doubled(own.figures, base, own.name, where=path.name)
     if base is None:
-        return _renamed(own, own.name).device()
-    texts = {key: getattr(own, key) for key in (*TEXTS, *FRACTIONS, "notes") if key in table}
-    return replace(_renamed(base.changed(own.figures), own.name, based_on=base.name), **texts).device()
+        sheet = _renamed(own, own.name)
+    else:
+        texts = {key: getattr(own, key) for key in (*TEXTS, *FRACTIONS, "notes") if key in table}
+        sheet = replace(_renamed(base.changed(own.figures), own.name, based_on=base.name), **texts)
+    return replace(sheet, remarks=(*sheet.remarks, *_uneven_peaks(sheet, own.figures))).device()
+
+
+def _uneven_peaks(sheet: Datasheet, given: Mapping[str, Figure]) -> list[str]:
+    """A remark for every 8-bit peak given that is not twice the 16-bit one: dense and sparse figures get mixed."""
+    wide = sheet.value("peak_bf16") or sheet.value("peak_fp16")
+    remarks = []
+    for figure in ("peak_fp8", "peak_int8"):
+        if figure in given and wide is not None and not 1.8 <= given[figure].value / wide <= 2.2:
+            remarks.append(
+                f"{figure} is {given[figure].value / wide:.1f} times the 16-bit peak, where hardware has 2: "
+                "one of them may be the figure with sparsity"
+            )
+    return remarks
 
 
 def _base(base: Device | str | None) -> Datasheet | None:

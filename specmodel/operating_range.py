@@ -97,6 +97,7 @@ def operating_range(
     k: int | None = None,
     max_k: int = DEFAULT_MAX_K,
     verify_factor: float = 1.0,
+    gain_factor: float = 1.0,
 ) -> Range:
     """Every batch interval in which speculation pays, up to the batch that memory allows.
 
@@ -108,8 +109,8 @@ def operating_range(
         Instead of a ratio: a draft whose own passes are timed, and whose weights and cache take their memory.
     k : int or None
         A fixed draft length; None takes the best k >= 1 at each batch.
-    verify_factor : float
-        Stretches verification passes against plain steps, to see what a misprediction would change.
+    verify_factor, gain_factor : float
+        Stretch verification passes against plain steps, and speedups: to see what a misprediction would change.
 
     Notes
     -----
@@ -150,17 +151,17 @@ def operating_range(
                 charge=charge,
             )
             if verify_factor == 1.0:
-                return np.asarray(found)
+                return np.asarray(gain_factor * found)
             plain = deployment.plain_seconds(batches, context)
             verified = deployment.verify_seconds(batches[None, :], context, ks[:, None] + 1) / plain
             stretched = yielded / found if charge == "scaled" else verified
-            return np.asarray(yielded / (yielded / found + (verify_factor - 1.0) * stretched))
+            return np.asarray(gain_factor * yielded / (yielded / found + (verify_factor - 1.0) * stretched))
         speculation = Speculation(deployment, drafter)
         plain = deployment.plain_seconds(batches, context)
         rounds = [speculation.round_time(int(depth), batches, context, law) for depth in ks]
         rows = [(one.seconds + (verify_factor - 1.0) * one.verify_s) / plain for one in rounds]
         costs: Floats = np.stack([np.broadcast_to(row, batches.shape) for row in rows])
-        return yielded / costs
+        return gain_factor * yielded / costs
 
     def gain(batch: Floats) -> Floats:
         """Best speedup over the depths allowed, less 1."""

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from specmodel.cli.app import main
+from tests.cli_runs import Run
 
 HERE = Path(__file__).parent
 SHARED = HERE.parent.parent / "shared"
@@ -25,3 +29,18 @@ def golden() -> dict[str, dict[str, Any]]:
     """The recomputed lecture values, by id."""
     rows = json.loads((HERE / "golden.json").read_text(encoding="utf-8"))
     return {row["id"]: row for row in rows}
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """The command line called in this process: exit code, standard output, standard error."""
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["specmodel", *arguments])
+        with pytest.raises(SystemExit) as end:
+            main()
+        shown = capsys.readouterr()
+        code = end.value.code
+        return (code if isinstance(code, int) else 0), shown.out, shown.err
+
+    return call

@@ -47,9 +47,11 @@ def test_arrays_are_elementwise(kernels: list[float], floor: float, added: float
         "e", "e", target_pass_s=added, target_layer_s=floor, draft_launch_s=floor, draft_pass_s=added
     )
     together = np.asarray(engine.target_seconds(np.array(kernels), layers=2, gpus=1))
-    assert together.tolist() == [engine.target_seconds(kernel, layers=2, gpus=1) for kernel in kernels]
+    assert together.tolist() == pytest.approx(
+        [engine.target_seconds(kernel, layers=2, gpus=1) for kernel in kernels]
+    )
     together = np.asarray(engine.draft_seconds(np.array(kernels), layers=1))
-    assert together.tolist() == [engine.draft_seconds(kernel, layers=1) for kernel in kernels]
+    assert together.tolist() == pytest.approx([engine.draft_seconds(kernel, layers=1) for kernel in kernels])
 
 
 def test_more_engine_time_never_pays_a_round() -> None:

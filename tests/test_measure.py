@@ -210,6 +210,37 @@ def test_a_run_that_was_killed_leaves_no_lock_behind(tmp_path: Path) -> None:
     assert run(tmp_path, Clock()).complete
 
 
+SLOW = """
+import signal, sys, time
+from specmodel.hardware.machine import Ceilings, Grid
+from specmodel.hardware.measure import Interrupted, measure
+from specmodel.hardware.on_cpu import CpuMachine
+signal.signal(signal.SIGINT, signal.default_int_handler)
+machine = CpuMachine(pool_bytes=2.6e8)
+machine.ceilings = lambda: Ceilings(1.0, 1.0, {"fp32": 1.0})
+grid = Grid(("llama-3.2-1b",), (1,), (64,), (1,), (), (), 1, 1e7, visits=1000, visit_s=0.01)
+try:
+    measure("cpu", sys.argv[1], machine=machine, grid=grid, progress=lambda *what: print(what, flush=True))
+except Interrupted as interrupted:
+    print(interrupted, flush=True)
+    sys.exit(130)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_ctrl_c_ends_a_run_in_the_middle_of_a_sample(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SLOW, str(tmp_path / "m")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        while "gemm" not in child.stdout.readline():
+            assert child.poll() is None
+        child.send_signal(signal.SIGINT)
+        said = child.stdout.read()
+    assert (child.returncode, said.splitlines()[-1]) == (130, "0 of 5 rows kept")
+    assert json.loads((tmp_path / "m.json").read_text())["complete"] is False
+    assert not (tmp_path / "m.lock").exists()
+
+
 def test_figures_follow_from_the_rows(tmp_path: Path) -> None:
     figures = run(tmp_path, Clock()).figures
     # Largest plain cache: 4 sequences of 301 tokens, 8 heads x 128 x 2 x 4 bytes; 1e-4 x 4 x 300 x 2 s.

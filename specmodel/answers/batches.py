@@ -10,14 +10,15 @@ from specmodel import checks, rounds
 from specmodel.acceptance import MAX_K
 from specmodel.answers.common import (
     draft_cost_of,
+    draft_notes,
+    draft_warnings,
     draft_words,
     joined,
     law_or_default,
-    speedup_range,
     trust,
-    verify_error,
     verify_ratios,
 )
+from specmodel.answers.ranges import Uncertainty, around, range_words, uncertainty
 from specmodel.deployment import MAX_CONTEXT, deploy
 from specmodel.operating_range import operating_range
 from specmodel.result import Result
@@ -50,8 +51,8 @@ class BatchRow:
 class BreakevenResult(Result):
     """The answer of `breakeven`; field names are the JSON keys.
 
-    `low` and `high` are the break-even batch where verification is slower or faster than predicted by the error of
-    that ratio; null where none is in memory, as for `break_even_batch`.
+    `low` and `high` are the break-even batches at the ends of the speedup's range; null where none is in memory, as
+    for `break_even_batch`.
     """
 
     inputs: dict[str, object]
@@ -117,7 +118,7 @@ def breakeven(
     max_k = checks.whole("max_k", max_k, high=MAX_K)
     law, said = law_or_default(alpha, acceptance, conditional=conditional, extend=extend, drafter=drafter)
 
-    def ranged(verify_factor: float = 1.0) -> Range:
+    def ranged(verify_factor: float = 1.0, gain_factor: float = 1.0) -> Range:
         return operating_range(
             setting,
             law,
@@ -128,10 +129,12 @@ def breakeven(
             k=k,
             max_k=max_k,
             verify_factor=verify_factor,
+            gain_factor=gain_factor,
         )
 
-    found, error = ranged(), verify_error(setting)
-    warnings = list(setting.warnings)
+    found, off = ranged(), uncertainty(setting, drafter)
+    measured = alpha is not None or acceptance is not None
+    warnings = [*setting.warnings, *draft_warnings(setting, drafter, context, measured=measured)]
     if found.memory_limit_batch == 0:
         warnings.append(setting.why_nothing_fits(context))
     return BreakevenResult(
@@ -156,18 +159,20 @@ def breakeven(
         at_limit=found.at_limit,
         k_by_batch=list(found.depths),
         by_batch=_by_batch(
-            setting, law, drafter, found.memory_limit_batch, context, cost, charge, k, max_k, error
+            setting, law, drafter, found.memory_limit_batch, context, cost, charge, k, max_k, off
         ),
         speedup_at_1=found.speedup_at_1,
         speedup_at_limit=found.speedup_at_limit,
-        low=None if error is None else ranged(1.0 + error).break_even_batch,
-        high=None if error is None else ranged(1.0 - error).break_even_batch,
+        low=None if off is None else ranged(1.0 + off.verify, off.low).break_even_batch,
+        high=None if off is None else ranged(1.0 - off.verify, off.high).break_even_batch,
         trust=trust(setting),
         why=_why_range(setting, found, context),
         assumptions=[
             said,
             draft_words(drafter, charge, cost),
+            *draft_notes(drafter),
             *setting.assumptions,
+            *range_words(off),
         ],
         warnings=warnings,
     )
@@ -183,7 +188,7 @@ def _by_batch(
     charge: str,
     k: int | None,
     max_k: int,
-    error: float | None,
+    off: Uncertainty | None,
 ) -> list[BatchRow]:
     """Powers of two up to the memory limit, and the limit itself."""
     batches = [2**power for power in range(limit.bit_length()) if 2**power < limit]
@@ -201,11 +206,11 @@ def _by_batch(
             ]
         row = by_k[k] if k is not None else rounds.best(by_k[1:] or by_k)
         if drafter is None:
-            off = row.round_cost if charge == "scaled" else ratios[row.k]
+            verified = row.round_cost if charge == "scaled" else ratios[row.k]
         else:
             taken = Speculation(setting, drafter).round_time(row.k, batch, context, law)
-            off = float(taken.verify_s) / float(setting.plain_seconds(batch, context))
-        low, high = speedup_range(row.tokens_per_round, row.round_cost, off, error if row.k else 0.0)
+            verified = float(taken.verify_s) / float(setting.plain_seconds(batch, context))
+        low, high = around(off if row.k else None, row.tokens_per_round, row.round_cost, verified)
         rows.append(BatchRow(batch, row.k, row.tokens_per_round, row.round_cost, row.speedup, low, high))
     return rows
 

@@ -12,12 +12,14 @@ from specmodel import checks, rounds
 from specmodel.acceptance import MAX_K, tokens_per_round
 from specmodel.answers.common import (
     draft_cost_of,
+    draft_notes,
+    draft_warnings,
     draft_words,
     joined,
     law_or_default,
     trust,
-    verify_error,
 )
+from specmodel.answers.ranges import range_words, uncertainty
 from specmodel.deployment import MAX_BATCH, MAX_CONTEXT, deploy
 from specmodel.operating_range import TIE, Range, operating_range
 from specmodel.result import Result
@@ -130,9 +132,14 @@ def break_even_surface(
         return _costs(setting, drafter, law, batches, contexts, cost, charge, k, max_k, factor)
 
     ks, costs = costs_at(sizes, lengths)
-    error = verify_error(setting)
+    off = uncertainty(setting, drafter)
     slower, faster = (
-        (None, None) if error is None else [costs_at(sizes, lengths, 1.0 + off)[1] for off in (error, -error)]
+        (None, None)
+        if off is None
+        else (
+            costs_at(sizes, lengths, 1.0 + off.verify)[1] / off.low,
+            costs_at(sizes, lengths, 1.0 - off.verify)[1] / off.high,
+        )
     )
     tokens = 1.0 + np.array([sum(law.survival(int(depth))) for depth in ks])
     speedup = tokens[:, None, None] / costs
@@ -203,9 +210,16 @@ def break_even_surface(
         assumptions=[
             said,
             draft_words(drafter, charge, cost),
+            *draft_notes(drafter),
             *setting.assumptions,
+            *range_words(off),
         ],
-        warnings=list(setting.warnings),
+        warnings=[
+            *setting.warnings,
+            *draft_warnings(
+                setting, drafter, lengths[-1], measured=alpha is not None or acceptance is not None
+            ),
+        ],
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from specmodel import checks, rounds
+from specmodel.answers.ranges import borrowed
 from specmodel.errors import InputError
 
 if TYPE_CHECKING:
@@ -15,10 +16,6 @@ if TYPE_CHECKING:
 
 DEFAULT_ALPHA = 0.8
 DEFAULT_DRAFT_COST = 0.15
-
-# Verification pass over plain step, predicted against composed measured kernels: 80 % lie within these shares.
-RATIO_ERROR_16_BIT, RATIO_ERROR_NARROW = 0.04, 0.08
-BORROWED = 1.5  # how much wider where the constants are a sibling's
 
 
 def verify_ratios(deployment: Deployment, batch: int, context: int, max_k: int) -> list[float]:
@@ -30,28 +27,6 @@ def verify_ratios(deployment: Deployment, batch: int, context: int, max_k: int) 
     widths = np.arange(1, max_k + 2)
     times = np.asarray(deployment.verify_seconds(batch, context, widths)) * np.ones(widths.size)
     return [float(ratio) for ratio in times / float(deployment.plain_seconds(batch, context))]
-
-
-def verify_error(deployment: Deployment | None) -> float | None:
-    """Share by which verification pass / plain step may be off either way; None where nothing was compared.
-
-    The paper fidelities were not: they leave out what makes kernels slow, and by how much depends on the pass.
-    """
-    if deployment is None or deployment.timing.fidelity != "calibrated":
-        return None
-    precision = getattr(deployment.model, "precision", None)
-    narrow = precision is not None and precision.weights.bits < 16.0
-    error = RATIO_ERROR_NARROW if narrow else RATIO_ERROR_16_BIT
-    return error * BORROWED if _borrowed(deployment) else error
-
-
-def speedup_range(
-    tokens: float, cost: float, verify_ratio: float, error: float | None
-) -> tuple[float | None, float | None]:
-    """Low and high of tokens / cost where `verify_ratio` of the cost is off by `error` either way."""
-    if error is None:
-        return None, None
-    return tokens / (cost + error * verify_ratio), tokens / (cost - error * verify_ratio)
 
 
 def law_or_default(
@@ -109,6 +84,24 @@ def joined(
     return found
 
 
+def draft_notes(drafter: Drafter | None) -> list[str]:
+    """What was assumed of a draft's shape, for the list of assumptions."""
+    notes = getattr(None if drafter is None else drafter.artefact, "notes", ())
+    return [f"{drafter.name}: {note}" for note in notes if drafter is not None]
+
+
+def draft_warnings(
+    deployment: Deployment, drafter: Drafter | None, context: int, *, measured: bool = True
+) -> list[str]:
+    """Where a draft on this deployment is not to be trusted."""
+    if drafter is None:
+        return []
+    from specmodel.plan_doubts import doubts
+
+    raised = doubts(deployment, drafter, [context], measured=measured)
+    return [f"{drafter.name}: {doubt.reason}" for doubt in raised if doubt.applies(context)]
+
+
 def draft_cost_of(draft_cost: float | None, charge: str, drafter: Drafter | None) -> float:
     """The draft cost given, or 0.15; 0 with a draft whose own passes are charged, beside which neither may be given."""
     checks.choice("charge", charge, rounds.CHARGES)
@@ -143,21 +136,9 @@ def trust(deployment: Deployment | None) -> str:
         return "exact arithmetic on the inputs given; no kernel or engine time is modelled"
     if deployment.timing.fidelity != "calibrated":
         return "a lower bound on time: real decode kernels are 25-90 % slower than a datasheet roofline"
-    if _borrowed(deployment):
+    if borrowed(deployment):
         return (
             f"constants of related devices stand in for {deployment.device.id}, at its own datasheet rates: "
             "the ranges are half as wide again"
         )
     return "calibrated on measured kernels"
-
-
-def _borrowed(deployment: Deployment) -> bool:
-    """Whether some kernel of a pass is timed with constants of another device."""
-    from specmodel.calibrated import Calibrated
-    from specmodel.passes import forward_pass
-
-    timing = deployment.timing
-    if not isinstance(timing, Calibrated):
-        return False
-    kernels = forward_pass(deployment.model, batch=1, context=1024, split=deployment.split)
-    return timing.band(kernels).origin == "default"

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from specmodel import checks, rounds
 from specmodel.acceptance import MAX_K
-from specmodel.answers.common import charge_words, speedup_range, trust, verify_error, verify_ratios
+from specmodel.answers.common import charge_words, trust, verify_ratios
+from specmodel.answers.ranges import around, range_words, uncertainty
 from specmodel.result import Result
 
 if TYPE_CHECKING:
@@ -93,11 +94,12 @@ def optimize(
         k = checks.whole("k", k, high=len(rows) - 1)
         top = rows[k]
     ratio = 1.0 if ratios is None else ratios[top.k]
-    low, high = speedup_range(
+    off = uncertainty(deployment)
+    low, high = around(
+        off if top.k else None,
         top.tokens_per_round,
         top.round_cost,
         top.round_cost if charge == "scaled" else ratio,
-        verify_error(deployment) if top.k else None,
     )
     first = rows[1] if len(rows) > 1 else None
     assumptions = [law.describe(), charge_words(charge, cost)]
@@ -106,7 +108,7 @@ def optimize(
             "a verification pass takes as long as a plain step (memory-bound, low batch); no engine time"
         )
     else:
-        assumptions += deployment.assumptions
+        assumptions += [*deployment.assumptions, *range_words(off)]
     if law.max_k is not None and law.max_k < max_k:
         assumptions.append(f"k stops at {law.max_k}, the last position the acceptance list speaks for")
     named = getattr(law, "alpha", None)

@@ -10,7 +10,8 @@ import numpy as np
 
 from specmodel import checks
 from specmodel.acceptance import MAX_K
-from specmodel.answers.common import joined, speedup_range, trust, verify_error
+from specmodel.answers.common import draft_notes, draft_warnings, joined, trust
+from specmodel.answers.ranges import around, range_words, uncertainty
 from specmodel.deployment import MAX_BATCH, MAX_CONTEXT, deploy
 from specmodel.draft_formulas import speedup_per_gb
 from specmodel.errors import InputError
@@ -121,12 +122,15 @@ def drafts(
     if names and model is not None and not {"draft-model", "hybrid", "pipelined"} & {*map(str, names)}:
         wanted.append(model)
     rows, left_out = [], []
+    notes, doubtful = [], []
     for name in wanted:
         law = acceptance.get(name) if isinstance(acceptance, Mapping) else acceptance
         try:
             found = joined(setting, name, model=model)
             assert found is not None
             rows.append(_row(setting, found, law, batch, context, max_k))
+            notes += draft_notes(found)
+            doubtful += draft_warnings(setting, found, context, measured=law is not None)
         except InputError as error:
             if names:
                 raise
@@ -147,9 +151,15 @@ def drafts(
         high=rows[0].high if rows else None,
         trust=trust(setting),
         why=_why(rows),
-        assumptions=["each draft's own passes are charged", *setting.assumptions],
+        assumptions=[
+            "each draft's own passes are charged",
+            *notes,
+            *setting.assumptions,
+            *range_words(uncertainty(setting, found) if rows else None),
+        ],
         warnings=[
             *setting.warnings,
+            *doubtful,
             *(["acceptance marked illustrative is a lesson's example: measure your own"] if any(
                 row.illustrative for row in rows
             ) else []),
@@ -168,7 +178,7 @@ def _row(
     k = int(np.argmax(tokens[1:] / cost[1:])) + 1 if len(tokens) > 1 else 0
     taken = speculation.round_time(k, batch, context, used)
     verified = float(taken.verify_s) / float(setting.plain_seconds(batch, context))
-    low, high = speedup_range(float(tokens[k]), float(cost[k]), verified, verify_error(setting))
+    low, high = around(uncertainty(setting, found), float(tokens[k]), float(cost[k]), verified)
     held = setting.memory(context, batch=batch, width=found.width(k), draft=found.artefact)
     extra = sum(line.bytes for line in held.per_gpu if line.line.startswith("draft")) * setting.tp
     return DraftRow(

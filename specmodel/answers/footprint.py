@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from specmodel import checks
 from specmodel.acceptance import MAX_K
-from specmodel.answers.common import joined
+from specmodel.answers.common import draft_notes, joined
 from specmodel.deployment import MAX_BATCH, MAX_CONTEXT, deploy
 from specmodel.result import Result
 from specmodel.units import show_bytes
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MemoryResult(Result):
-    """The answer of `memory`; field names are the JSON keys. Bytes are those of the GPU that limits."""
+    """The answer of `memory`; field names are the JSON keys. Bytes are those of the GPU that limits.
+
+    Nothing is timed and nothing estimated but the reserve, so `low` and `high` are None.
+    """
 
     inputs: dict[str, object]
     fits: bool
@@ -32,6 +35,8 @@ class MemoryResult(Result):
     gpu_bytes: float
     limiting_rank: str
     ranks: tuple[Rank, ...]
+    low: float | None
+    high: float | None
     why: str
     assumptions: list[str]
     warnings: list[str]
@@ -101,7 +106,9 @@ def memory(
         gpu_bytes=held.memory_bytes,
         limiting_rank=held.limiting_rank,
         ranks=held.ranks,
+        low=None,
+        high=None,
         why=f"GPU {held.limiting_rank} limits; its largest line is {largest.line} with {show_bytes(largest.bytes)}",
-        assumptions=list(held.notes),
+        assumptions=[*draft_notes(drafter), *held.notes],
         warnings=warnings,
     )

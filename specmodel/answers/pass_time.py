@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from specmodel import checks, roofline
 from specmodel.acceptance import MAX_K
-from specmodel.answers.common import joined, trust
+from specmodel.answers.common import draft_notes, draft_warnings, joined, trust
 from specmodel.deployment import MAX_BATCH, MAX_CONTEXT, deploy
 from specmodel.errors import InputError
 from specmodel.model import Model
@@ -163,9 +163,10 @@ def step(
         memory_limit_batch=limit,
         trust=trust(setting),
         why=_why(whole),
-        assumptions=list(setting.assumptions),
+        assumptions=[*draft_notes(drafter), *setting.assumptions],
         warnings=[
             *setting.warnings,
+            *draft_warnings(setting, drafter, context),
             *(
                 [f"batch {batch:,} does not fit at context {context:,}: at most {limit:,} sequences do"]
                 if batch > limit

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specmodel import checks
-from specmodel.answers.common import speedup_range, trust, verify_error
+from specmodel.answers.common import trust
+from specmodel.answers.ranges import around, range_words, uncertainty
 from specmodel.deployment import MAX_BATCH, MAX_CONTEXT, deploy
 from specmodel.errors import InputError
 from specmodel.result import Result
@@ -112,7 +113,8 @@ def tree(
         warnings.append(f"{nodes} nodes were asked for, but only {grown} fit these ranks and this depth")
     verify = float(setting.verify_seconds(batch, context, grown + 1))
     cost = float(seconds(np.array([grown + 1]), np.array([shape.depth]))[0] / plain)
-    low, high = speedup_range(tokens, cost, verify / plain, verify_error(setting) if grown else None)
+    off = uncertainty(setting)
+    low, high = around(off if grown else None, tokens, cost, verify / plain)
     return TreeResult(
         inputs={
             **setting.describe(),
@@ -143,6 +145,7 @@ def tree(
             f"candidates by rank: {', '.join(f'{rate:g}' for rate in rates)} ({siblings})",
             f"each level of drafting adds {per_level:g} of a plain step",
             *setting.assumptions,
+            *range_words(off),
         ],
         warnings=warnings,
     )
