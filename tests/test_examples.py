@@ -15,6 +15,12 @@ EXPECTED = {
     # Exercise 5 and the NVFP4 chain, recomputed (golden compose-ex5-breakeven-k4, compose-003-unquantised-draft).
     "combined_levers.py": ("from 250.8 to 64.5", "1185 tokens/s", "1329 tokens/s"),
     "real_config.py": ("context 16,384: never loses",),
+    # Counted by hand in test_cli_memory.
+    "what_fits.py": ("2 GPUs, nothing drafts: 30 sequences", "4 GPUs, nothing drafts: 88 sequences"),
+    # Exact by the counts chosen: 7380 / (7380 + 1845) and 7380 / 12500; k 5 as in the lecture's table.
+    "acceptance_from_rounds.py": ("alpha 0.8000", "accepted / drafted 0.5904", "k 5, 2.108x"),
+    "which_draft.py": ("batch 1: eagle", "batch 64: eagle3"),
+    "which_tree.py": ("batch 1: ", "batch 64: "),
 }
 
 
