@@ -36,7 +36,7 @@ def test_at_long_context_the_gain_grows_with_the_batch(model: str, device: str) 
 def test_at_short_context_it_shrinks() -> None:
     """Eight KV heads over eight GPUs: next to nothing to read, so positions cost arithmetic."""
     short = speedups("llama-3.1-8b", "h100-sxm", 1_000.0)
-    assert short[-1] == short.min() < 0.95 * short[0]
+    assert short[-1] == short.min() < short[0]
     assert (short < 1.0).all()
 
 
