@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from specmodel.answers.batches import BreakevenResult
     from specmodel.answers.draft_length import OptimizeResult
     from specmodel.answers.pass_time import StepResult
-    from specmodel.device import Datasheet
+    from specmodel.datasheets import Datasheet
     from specmodel.model_list import ModelRow
 
 BEST, LOSS = "bold green", "red"

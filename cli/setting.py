@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from specmodel.cli import options
 
 if TYPE_CHECKING:
+    from specmodel.datasheets import Device
     from specmodel.deployment import Deployment
-    from specmodel.device import Device
 
 DEFAULT_DEVICE = "h100-sxm"
 

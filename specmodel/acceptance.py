@@ -140,7 +140,7 @@ class PerPosition:
     tail: Tail = "refuse"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "rates", tuple(self.rates))
+        object.__setattr__(self, "rates", tuple(checks.listed("acceptance", self.rates)))
         checks.choice("tail", self.tail, ("refuse", "geometric"))
         if not self.rates:
             raise InputError("acceptance", [], "needs at least one rate")
@@ -163,7 +163,7 @@ class PerPosition:
         """From rates conditional on all earlier drafts having been accepted: a_i = r_1 r_2 ... r_i."""
         rates = tuple(
             checks.real(f"acceptance, position {position}", rate, low=0.0, high=1.0)
-            for position, rate in enumerate(rates, start=1)
+            for position, rate in enumerate(checks.listed("acceptance", rates), start=1)
         )
         return cls(tuple(accumulate(rates, mul)), tail)
 

@@ -32,7 +32,7 @@ from specmodel.kernel_time import (
 from specmodel.roofline import Fidelity, Kernel, KernelTime, PassTime
 
 if TYPE_CHECKING:
-    from specmodel.device import Device
+    from specmodel.datasheets import Device
     from specmodel.units import Numeric
 
 # Tables of narrow GEMMs include the kernels that bring the activations to the narrow format. Engines fuse those with

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from specmodel.device import Device
+    from specmodel.datasheets import Device
 
 CALIBRATED_KINDS = ("gemm", "attention", "moe", "allreduce", "e2e")
 FEWEST_ROWS = 8
@@ -55,7 +55,7 @@ class CalibrationReport:
 
 
 def calibrate(
-    files: Sequence[str | Path | Traversable], device: str | Device | None = None
+    files: str | Path | Sequence[str | Path | Traversable], device: str | Device | None = None
 ) -> CalibrationReport:
     """Fit constants to tables of measured kernel times.
 
@@ -73,6 +73,8 @@ def calibrate(
     """
     if isinstance(device, str):
         catalog.device(device)  # refused by name even where every file says what was measured
+    if isinstance(files, (str, Path)):
+        files = [files]
     problems: list[str] = []
     groups: dict[tuple[str, str], tuple[Device, list[Table]]] = {}
     first: InputError | None = None

@@ -12,7 +12,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specmodel.device import Datasheet, Device, Figure
+from specmodel.datasheets import Datasheet, Device, Figure
 from specmodel.device_files import FRACTIONS, TEXTS, given_figure, one_line, read_datasheet, read_toml
 from specmodel.engine import IDEAL, EngineTime
 from specmodel.errors import InputError, unknown_name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specmodel.errors import InputError
 
@@ -55,7 +55,10 @@ def all_within(
         return real(field, values, low=low, high=high, above=above)
     import numpy as np
 
-    array = np.asarray(values, dtype=float)
+    try:
+        array = np.asarray(values, dtype=float)
+    except (TypeError, ValueError):
+        raise InputError(field, values, f"must be numbers {_range(low, high, above)}") from None
     good = (array >= low) & (array <= high) & np.isfinite(array)
     if above:
         good &= array != low
@@ -66,9 +69,17 @@ def all_within(
 
 def choice(field: str, value: str, allowed: tuple[str, ...]) -> str:
     """One of a few words."""
-    if value not in allowed:
+    if not isinstance(value, str) or value not in allowed:
         raise InputError(field, value, "must be one of " + ", ".join(allowed))
     return value
+
+
+def listed(field: str, values: object) -> list[Any]:
+    """The entries of a sequence or array; a text or a single number is an InputError, not a sequence of letters."""
+    single = isinstance(values, (str, bytes)) or getattr(values, "ndim", 1) == 0
+    if single or not hasattr(values, "__iter__"):
+        raise InputError(field, values, "must be a sequence of values")
+    return list(values)
 
 
 def _range(low: float, high: float, above: bool) -> str:

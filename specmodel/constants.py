@@ -25,7 +25,7 @@ from specmodel.kernel_time import (
 )
 
 if TYPE_CHECKING:
-    from specmodel.device import Device
+    from specmodel.datasheets import Device
     from specmodel.formats import NumberFormat
 
 Constants: TypeAlias = (

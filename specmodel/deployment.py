@@ -6,13 +6,15 @@ The door through which every command and every Python verb enters: names become 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from specmodel import catalog, checks, ledger, passes
 from specmodel.checks import MAX_BATCH, MAX_CONTEXT
-from specmodel.constants import GIVEN
+from specmodel.constants import GIVEN, Calibration
+from specmodel.datasheets import Device
 from specmodel.engine import IDEAL, EngineTime
 from specmodel.errors import InputError
 from specmodel.model import Model, Totals
@@ -20,8 +22,6 @@ from specmodel.roofline import FIDELITIES, Datasheet, PassTime, Textbook, Timing
 from specmodel.units import show_bytes
 
 if TYPE_CHECKING:
-    from specmodel.constants import Calibration
-    from specmodel.device import Device
     from specmodel.ledger import Draft as LedgerDraft
     from specmodel.ledger import Memory
     from specmodel.units import Numeric
@@ -156,8 +156,8 @@ class Deployment:
 
 
 def deploy(
-    model: str | Model | Totals = DEFAULT_MODEL,
-    device: str | Device = DEFAULT_DEVICE,
+    model: str | Path | Model | Totals = DEFAULT_MODEL,
+    device: str | Path | Device = DEFAULT_DEVICE,
     *,
     weights: str | None = None,
     kv: str | None = None,
@@ -170,7 +170,7 @@ def deploy(
     attention_flops: bool = False,
     flops_fraction: float | None = None,
     engine: str | EngineTime = IDEAL.id,
-    calibration: Calibration | str | None = None,
+    calibration: Calibration | str | Path | None = None,
 ) -> Deployment:
     """Resolve names, check ranges and say what was assumed.
 
@@ -179,19 +179,25 @@ def deploy(
     InputError
         For an unknown name, a value outside its range, or a combination that cannot be timed.
     """
-    asked = catalog.model(model, weights=weights, kv=kv) if isinstance(model, str) else model
-    machine = catalog.device(device) if isinstance(device, str) else device
+    asked = _model(model, weights, kv)
+    machine = catalog.device(str(device)) if isinstance(device, (str, Path)) else device
+    if not isinstance(machine, Device):
+        raise InputError("device", device, "must be a name, a .toml file or a Device")
     share = machine.usable_memory_fraction if memory_fraction is None else memory_fraction
     checks.real("memory fraction", share, low=0.0, high=1.0, above=True)
     if kv_bytes_per_token is not None:
         asked = with_cache(asked, kv_bytes_per_token)
     charged = catalog.engine(engine) if isinstance(engine, str) else engine
+    if not isinstance(charged, EngineTime):
+        raise InputError("engine", engine, "must be a name or an EngineTime")
     reads = charged.kv_reread if kv_reread is None else kv_reread
     constants = calibration
-    if isinstance(constants, str):
+    if isinstance(constants, (str, Path)):
         from specmodel.calibration_files import read_calibration
 
         constants = read_calibration(constants)
+    if constants is not None and not isinstance(constants, Calibration):
+        raise InputError("calibration", calibration, "must be a path or a Calibration")
     split = passes.Split(tp=tp, ep=ep, kv_reread=reads)
     timing = _timing(asked, machine, fidelity, charged, constants, flops_fraction, attention_flops)
     _refuse_unused(timing, calibration, flops_fraction, attention_flops)
@@ -215,8 +221,25 @@ def deploy(
     )
 
 
+def _model(model: str | Path | Model | Totals, weights: str | None, kv: str | None) -> Model | Totals:
+    """The model by name or path, or as given, in the formats asked for."""
+    if isinstance(model, (str, Path)):
+        return catalog.model(str(model), weights=weights, kv=kv)
+    if isinstance(model, Model):
+        return model.with_precision(weights, kv)
+    if not isinstance(model, Totals):
+        raise InputError("model", model, "must be a name, a path, a Model or Totals")
+    for field, value in (("weights", weights), ("kv", kv)):
+        if value is not None:
+            raise InputError(field, value, f"{model.name} is given as totals only")
+    return model
+
+
 def _refuse_unused(
-    timing: Timing, calibration: Calibration | str | None, flops_fraction: float | None, attention_flops: bool
+    timing: Timing,
+    calibration: Calibration | str | Path | None,
+    flops_fraction: float | None,
+    attention_flops: bool,
 ) -> None:
     """What this fidelity would not look at is refused: a person who gives it expects it to count."""
     if timing.fidelity != "textbook":
@@ -228,8 +251,8 @@ def _refuse_unused(
         raise InputError("calibration", _named(calibration), f"changes nothing at fidelity {timing.fidelity}")
 
 
-def _named(calibration: Calibration | str) -> str:
-    return calibration if isinstance(calibration, str) else "the calibration given"
+def _named(calibration: Calibration | str | Path) -> str:
+    return str(calibration) if isinstance(calibration, (str, Path)) else "the calibration given"
 
 
 def _slower_rates(model: Model | Totals, device: Device) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from specmodel.device import FIGURES, KINDS, Datasheet, Figure, quantity, si_unit
+from specmodel.datasheets import FIGURES, KINDS, Datasheet, Figure, quantity, si_unit
 from specmodel.errors import InputError, unknown_name
 
 TEXTS = ("name", "vendor", "architecture", "compute_capability", "link_type")

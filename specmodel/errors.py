@@ -25,6 +25,8 @@ class InputError(ValueError):
 
 def unknown_name(field: str, name: str, known: Collection[str]) -> InputError:
     """The error for a name that is in no catalogue, with the nearest ones that are."""
+    if not isinstance(name, str):
+        return InputError(field, name, "must be a name, as text")
     by_folded = {entry.casefold(): entry for entry in known}
     near = [by_folded[match] for match in get_close_matches(name.casefold(), by_folded, n=3, cutoff=0.5)]
     if near:

@@ -190,7 +190,7 @@ def number_format(name: str, field: str = "format") -> NumberFormat:
     InputError
         If no format has that name; the nearest ones are given.
     """
-    found = _BY_FOLDED.get(_folded(name))
+    found = _BY_FOLDED.get(_folded(name)) if isinstance(name, str) else None
     if found is None:
         raise unknown_name(field, name, format_names())
     return _FORMATS[found]

@@ -19,7 +19,7 @@ from specmodel.model import Model
 from specmodel.readers import catalogue
 
 if TYPE_CHECKING:
-    from specmodel.device import Device
+    from specmodel.datasheets import Device
 
 # Fine-tunes and earlier releases with the shapes of a catalogue entry; the vocabularies of some differ by a few rows.
 _SAME_SHAPES = (

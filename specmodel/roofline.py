@@ -16,7 +16,7 @@ from specmodel import checks
 from specmodel.errors import InputError
 
 if TYPE_CHECKING:
-    from specmodel.device import Device
+    from specmodel.datasheets import Device
     from specmodel.units import Numeric
 
 Fidelity = Literal["textbook", "datasheet", "calibrated"]

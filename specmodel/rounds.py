@@ -263,7 +263,7 @@ def acceptance_from(
         return cast(Acceptance, acceptance)
     from specmodel.acceptance import PerPosition
 
-    rates = tuple(acceptance)
+    rates = tuple(checks.listed("acceptance", acceptance))
     tail: Literal["refuse", "geometric"] = "geometric" if extend else "refuse"
     return PerPosition.from_conditional(rates, tail) if conditional else PerPosition(rates, tail)
 

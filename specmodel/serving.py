@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from specmodel.constants import Constants
-    from specmodel.device import Device
+    from specmodel.datasheets import Device
     from specmodel.kernel_tables import Table
     from specmodel.table_predictions import Predictions
 

@@ -12,7 +12,7 @@ from specmodel import catalog
 from specmodel.errors import InputError
 
 if TYPE_CHECKING:
-    from specmodel.device import Device
+    from specmodel.datasheets import Device
     from specmodel.kernel_tables import Table
 
 

@@ -24,7 +24,7 @@ from specmodel.table_times import allreduce_times, attention_times, gemm_times, 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from specmodel.device import Device
+    from specmodel.datasheets import Device
     from specmodel.table_devices import DeviceRows
     from specmodel.table_times import Times
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from specmodel.constants import Constants
-    from specmodel.device import Device
+    from specmodel.datasheets import Device
     from specmodel.kernel_tables import Table
 
 Times: TypeAlias = "Callable[[Constants], Terms]"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from specmodel.device import Device
+    from specmodel.datasheets import Device
 
 
 FRAMEWORKS = (POOLED, "sglang", "vllm", *sorted({*ENGINES, *ENGINES.values()}))
@@ -105,7 +105,7 @@ class ValidationReport(Result):
 
 
 def validate(
-    files: Sequence[str | Path | Traversable] | None = None,
+    files: str | Path | Sequence[str | Path | Traversable] | None = None,
     *,
     device: str | Device | None = None,
     rows: bool = False,
@@ -135,8 +135,10 @@ def validate(
     """
     if isinstance(device, str):
         catalog.device(device)  # refused by name even where every file says what was measured
-    if framework is not None and framework.casefold() not in FRAMEWORKS:
+    if framework is not None and str(framework).casefold() not in FRAMEWORKS:
         raise unknown_name("framework", framework, FRAMEWORKS)
+    if isinstance(files, (str, Path)):
+        files = [files]
     problems: list[str] = []
     summaries: list[FileErrors | SpeedupErrors] = []
     listed: list[Row | SpeedupRow] = []

@@ -16,8 +16,8 @@ from specmodel import levers
 from specmodel.acceptance import Geometric, PerPosition
 from specmodel.answers.combination import ComposeResult, compose
 from specmodel.composition import combine, gains
+from specmodel.datasheets import Device
 from specmodel.deployment import Deployment
-from specmodel.device import Device
 from specmodel.engine import IDEAL, EngineTime
 from specmodel.errors import InputError
 from specmodel.levers import Setting, Speculating, Speculation

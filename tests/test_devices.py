@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specmodel import catalog
-from specmodel.device import FIGURES, RATES, Device, quantity
+from specmodel.datasheets import FIGURES, RATES, Device, quantity
 from specmodel.errors import InputError
 
 FAMILIES = sorted(

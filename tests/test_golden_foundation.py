@@ -17,8 +17,8 @@ import pytest
 from specmodel import operating_range, roofline, rounds
 from specmodel.acceptance import Geometric, ceiling, expected_tokens, round_law, tokens_per_round
 from specmodel.architecture import Attention
+from specmodel.datasheets import Device
 from specmodel.deployment import Deployment
-from specmodel.device import Device
 from specmodel.engine import IDEAL
 from specmodel.formats import custom_format, weight_bytes, weight_stream_tokens_per_second
 from specmodel.ledger import memory

@@ -17,8 +17,8 @@ import pytest
 from specmodel import headroom, levers, operating_range, roofline, rounds
 from specmodel.acceptance import Geometric, tokens_per_round
 from specmodel.composition import combine
+from specmodel.datasheets import Device
 from specmodel.deployment import Deployment
-from specmodel.device import Device
 from specmodel.engine import IDEAL
 from specmodel.formats import weight_stream_tokens_per_second
 from specmodel.model import Totals

@@ -15,11 +15,12 @@ from specmodel.answers.common import (
     draft_words,
     joined,
     law_or_default,
+    the_deployment,
     trust,
     verify_ratios,
 )
 from specmodel.answers.ranges import Uncertainty, around, range_words, uncertainty
-from specmodel.deployment import MAX_CONTEXT, deploy
+from specmodel.deployment import MAX_CONTEXT
 from specmodel.operating_range import operating_range
 from specmodel.result import Result
 from specmodel.speculation import Speculation
@@ -110,7 +111,7 @@ def breakeven(
     InputError
         One line naming the value and what is allowed.
     """
-    setting = deployment or deploy()
+    setting = the_deployment(deployment)
     context = checks.whole("ctx", context, low=1, high=MAX_CONTEXT)
     drafter = joined(setting, draft, model=draft_model, tp=draft_tp)
     cost = draft_cost_of(draft_cost, charge, drafter)

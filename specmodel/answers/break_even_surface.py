@@ -17,10 +17,11 @@ from specmodel.answers.common import (
     draft_words,
     joined,
     law_or_default,
+    the_deployment,
     trust,
 )
 from specmodel.answers.ranges import range_words, uncertainty
-from specmodel.deployment import MAX_BATCH, MAX_CONTEXT, deploy
+from specmodel.deployment import MAX_BATCH, MAX_CONTEXT
 from specmodel.operating_range import TIE, Range, operating_range
 from specmodel.result import Result
 from specmodel.speculation import Speculation
@@ -112,7 +113,7 @@ def break_even_surface(
 
     Parameters are those of `breakeven`, with several batches and contexts.
     """
-    setting = deployment or deploy()
+    setting = the_deployment(deployment)
     sizes = sorted({checks.whole("batch", batch, low=1, high=MAX_BATCH) for batch in batches})
     lengths = sorted({checks.whole("ctx", context, low=1, high=MAX_CONTEXT) for context in contexts})
     max_k = checks.whole("max_k", max_k, low=1, high=MAX_K)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from specmodel import checks, levers, rounds
+from specmodel.acceptance import MAX_K
 from specmodel.answers.common import DEFAULT_ALPHA, DEFAULT_DRAFT_COST, charge_words, trust
 from specmodel.answers.tension import removes, tension, why_not_the_product
 from specmodel.composition import combine
@@ -138,6 +139,8 @@ def compose(
         asked.append(levers.weight_bytes(weight_bytes))
     if tp is not None:
         asked.append(levers.tensor_parallel(tp))
+    k = None if k is None else checks.whole("k", k, high=MAX_K)
+    max_k = checks.whole("max_k", max_k, high=MAX_K)
     speculation = None
     if speculate:
         assumed = DEFAULT_ALPHA if alpha is None and acceptance is None else alpha

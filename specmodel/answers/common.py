@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specmodel import checks, rounds
@@ -16,6 +17,17 @@ if TYPE_CHECKING:
 
 DEFAULT_ALPHA = 0.8
 DEFAULT_DRAFT_COST = 0.15
+
+
+def the_deployment(given: Deployment | None) -> Deployment:
+    """The deployment asked about; Llama-3.1-8B in bf16 on one H100 SXM where none is given."""
+    from specmodel.deployment import Deployment, deploy
+
+    if given is None:
+        return deploy()
+    if not isinstance(given, Deployment):
+        raise InputError("deployment", given, "must be what specmodel.deploy(...) returns")
+    return given
 
 
 def verify_ratios(deployment: Deployment, batch: int, context: int, max_k: int) -> list[float]:
@@ -53,7 +65,7 @@ def law_or_default(
 
 def joined(
     deployment: Deployment,
-    draft: str | Drafter | None,
+    draft: str | Path | Drafter | None,
     *,
     model: str | None = None,
     tp: int | None = None,
@@ -70,10 +82,14 @@ def joined(
             if value is not None:
                 raise InputError(field, value, "changes nothing without a draft")
         return None
-    if not isinstance(draft, str):
-        return draft
     from specmodel.draft_names import drafter
+    from specmodel.drafter import Drafter
     from specmodel.model import Model
+
+    if isinstance(draft, Drafter):
+        return draft
+    if not isinstance(draft, (str, Path)):
+        raise InputError("draft", draft, "must be a name, a path or a Drafter")
 
     if not isinstance(deployment.model, Model):
         raise InputError("draft", draft, f"{deployment.name} is given as totals: name an architecture")

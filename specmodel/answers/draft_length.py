@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from specmodel import checks, rounds
 from specmodel.acceptance import MAX_K
-from specmodel.answers.common import charge_words, trust, verify_ratios
+from specmodel.answers.common import charge_words, the_deployment, trust, verify_ratios
 from specmodel.answers.ranges import around, range_words, uncertainty
 from specmodel.result import Result
 
@@ -80,6 +80,7 @@ def optimize(
     context = checks.whole("ctx", context, low=1, high=checks.MAX_CONTEXT)
     ratios, warnings = None, []
     if deployment is not None:
+        deployment = the_deployment(deployment)
         ratios = verify_ratios(deployment, batch, context, max_k)
         warnings = list(deployment.warnings)
         limit = deployment.memory_limit_batch(context)

@@ -10,14 +10,14 @@ import numpy as np
 
 from specmodel import checks
 from specmodel.acceptance import MAX_K
-from specmodel.answers.common import draft_notes, draft_warnings, joined, trust
+from specmodel.answers.common import draft_notes, draft_warnings, joined, the_deployment, trust
 from specmodel.answers.ranges import around, range_words, uncertainty
-from specmodel.deployment import MAX_BATCH, MAX_CONTEXT, deploy
+from specmodel.deployment import MAX_BATCH, MAX_CONTEXT
 from specmodel.draft_formulas import speedup_per_gb
 from specmodel.errors import InputError
 from specmodel.model import Model
 from specmodel.result import Result
-from specmodel.rounds import DEFAULT_MAX_K
+from specmodel.rounds import DEFAULT_MAX_K, acceptance_from
 from specmodel.speculation import Speculation
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def drafts(
     model: str | None = None,
     batch: int = 1,
     context: int = 1024,
-    acceptance: Acceptance | Mapping[str, Acceptance] | None = None,
+    acceptance: Acceptance | Sequence[float] | Mapping[str, Acceptance] | None = None,
     max_k: int = DEFAULT_MAX_K,
 ) -> DraftsResult:
     """Draft methods side by side, each at its own best k, from the passes that each launches.
@@ -108,23 +108,30 @@ def drafts(
         Methods, model ids or paths; every method that needs no further model by default.
     model : str, optional
         A draft model to compare with, and behind `hybrid` and `pipelined`.
-    acceptance : Acceptance or mapping, optional
+    acceptance : Acceptance, rates by position or mapping, optional
         Measured acceptance, of all of them or by the name given; without one a method uses what is assumed for it,
         and says so.
     """
-    setting = deployment or deploy()
+    setting = the_deployment(deployment)
     if not isinstance(setting.model, Model):
         raise InputError("model", setting.name, "is given as totals: name an architecture to time drafts")
     batch = checks.whole("batch", batch, low=1, high=MAX_BATCH)
     context = checks.whole("ctx", context, low=1, high=MAX_CONTEXT)
     max_k = checks.whole("max_k", max_k, low=1, high=MAX_K)
-    wanted = [*(names or COMPARED), *((model, "hybrid", "pipelined") if model and not names else ())]
-    if names and model is not None and not {"draft-model", "hybrid", "pipelined"} & {*map(str, names)}:
+    named = [names] if isinstance(names, str) else checks.listed("names", names)
+    wanted = [*(named or COMPARED), *((model, "hybrid", "pipelined") if model and not named else ())]
+    if named and model is not None and not {"draft-model", "hybrid", "pipelined"} & {*map(str, named)}:
         wanted.append(model)
+    laws: Mapping[str, Acceptance] = {}
+    common = None
+    if isinstance(acceptance, Mapping):
+        laws = acceptance
+    elif acceptance is not None:
+        common = acceptance_from(acceptance=acceptance)
     rows, left_out = [], []
     notes, doubtful = [], []
     for name in wanted:
-        law = acceptance.get(name) if isinstance(acceptance, Mapping) else acceptance
+        law = laws.get(name, common)
         try:
             found = joined(setting, name, model=model)
             assert found is not None
@@ -132,7 +139,7 @@ def drafts(
             notes += draft_notes(found)
             doubtful += draft_warnings(setting, found, context, measured=law is not None)
         except InputError as error:
-            if names:
+            if named:
                 raise
             left_out.append(LeftOut(name, error.allowed))
     rows.sort(key=lambda row: -row.speedup)

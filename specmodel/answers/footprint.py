@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from specmodel import checks
 from specmodel.acceptance import MAX_K
-from specmodel.answers.common import draft_notes, joined
-from specmodel.deployment import MAX_BATCH, MAX_CONTEXT, deploy
+from specmodel.answers.common import draft_notes, joined, the_deployment
+from specmodel.deployment import MAX_BATCH, MAX_CONTEXT
 from specmodel.result import Result
 from specmodel.units import show_bytes
 
@@ -65,7 +65,7 @@ def memory(
     reserve_bytes : float, optional
         Activations and graphs on one GPU; by default an estimate, 0 for the engine `ideal`.
     """
-    setting = deployment or deploy()
+    setting = the_deployment(deployment)
     context = checks.whole("ctx", context, low=1, high=MAX_CONTEXT)
     batch = checks.whole("batch", batch, low=1, high=MAX_BATCH)
     k = checks.whole("k", k, high=MAX_K)

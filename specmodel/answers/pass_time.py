@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from specmodel import checks, roofline
 from specmodel.acceptance import MAX_K
-from specmodel.answers.common import draft_notes, draft_warnings, joined, trust
-from specmodel.deployment import MAX_BATCH, MAX_CONTEXT, deploy
+from specmodel.answers.common import draft_notes, draft_warnings, joined, the_deployment, trust
+from specmodel.deployment import MAX_BATCH, MAX_CONTEXT
 from specmodel.errors import InputError
 from specmodel.model import Model
 from specmodel.passes import forward_pass
@@ -107,7 +107,7 @@ def step(
     InputError
         One line naming the value and what is allowed.
     """
-    setting = deployment or deploy()
+    setting = the_deployment(deployment)
     batch = checks.whole("batch", batch, low=1, high=MAX_BATCH)
     context = checks.whole("ctx", context, low=1, high=MAX_CONTEXT)
     drafter = joined(setting, draft, model=draft_model, tp=draft_tp)

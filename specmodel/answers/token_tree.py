@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specmodel import checks
-from specmodel.answers.common import trust
+from specmodel.answers.common import the_deployment, trust
 from specmodel.answers.ranges import around, range_words, uncertainty
-from specmodel.deployment import MAX_BATCH, MAX_CONTEXT, deploy
+from specmodel.deployment import MAX_BATCH, MAX_CONTEXT
 from specmodel.errors import InputError
 from specmodel.result import Result
 from specmodel.tree_search import LARGEST_SEARCH, TreeSize, best_shape, best_tree
@@ -77,7 +77,7 @@ def tree(
     siblings : "exclusive" or "independent"
         Whether the rates are shares of one draw, which add up, or each given that the ones before failed.
     """
-    setting = deployment or deploy()
+    setting = the_deployment(deployment)
     batch = checks.whole("batch", batch, low=1, high=MAX_BATCH)
     context = checks.whole("ctx", context, low=1, high=MAX_CONTEXT)
     per_level = checks.real("draft cost", draft_cost, low=0.0)
@@ -88,7 +88,8 @@ def tree(
     elif max_nodes is not None:
         raise InputError("max nodes", max_nodes, f"changes nothing when {nodes} nodes are asked for")
     else:
-        largest = max(DEFAULT_MAX_NODES, checks.whole("nodes", nodes, low=1, high=LARGEST_SEARCH))
+        nodes = checks.whole("nodes", nodes, low=1, high=LARGEST_SEARCH)
+        largest = max(DEFAULT_MAX_NODES, nodes)
     deepest = checks.whole(
         "max depth" if depth is None else "depth", max_depth if depth is None else depth, low=1, high=64
     )
@@ -98,7 +99,8 @@ def tree(
         verify = np.asarray(setting.verify_seconds(batch, context, width))
         return np.where(width == 1, plain, verify + level * per_level * plain)
 
-    rates = [checks.real("rank acceptance", rate, low=0.0, high=1.0) for rate in rank_acceptance]
+    ranks = checks.listed("rank acceptance", rank_acceptance)
+    rates = [checks.real("rank acceptance", rate, low=0.0, high=1.0) for rate in ranks]
     try:
         chosen = best_shape(rates, seconds, max_nodes=largest, max_depth=deepest, siblings=siblings)
         shape = chosen.tree if nodes is None else best_tree(rates, nodes, deepest, siblings=siblings)
