@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from specmodel.cli.app import main
 from tests.cli_runs import Run
+
+# No deadlines: machines are shared. Where changes are judged the same examples run each time; elsewhere new ones.
+settings.register_profile("specmodel", deadline=None, derandomize=bool(os.environ.get("CI")))
+settings.load_profile("specmodel")
 
 HERE = Path(__file__).parent
 SHARED = HERE.parent.parent / "shared"

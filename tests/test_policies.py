@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import specmodel
@@ -168,6 +168,9 @@ def test_the_band_is_where_changing_breaks_even(switch: float, dwell: float, gai
 
 @given(found=surfaces(), gain=st.floats(0.0, 1.0))
 def test_boundaries_move_outwards_with_the_gain_asked_for(found: Surface, gain: float) -> None:
+    # Of two depths that are equal but for rounding the shallower is best, though the deeper may come out ahead.
+    ordered = np.sort(found.speedup, axis=0)
+    assume((np.diff(ordered, axis=0) > 1e-9 * ordered[1:]).all())
     column = found.fits[:, 0]
     found = found.up_to(int(np.array(found.batches)[column].max()))
     schedule = policies.levels(found.batches, policies.best_k(found)[:, 0])

@@ -111,7 +111,9 @@ def _counts(values: Sequence[Any], name: str) -> tuple[Ints, dict[int, str]]:
         column = np.empty(0, dtype=object)
     if bool in set(map(type, values)):  # NumPy would count true as 1
         column = np.empty(0, dtype=object)
-    if column.dtype.kind == "i" and column.shape == (len(values),):
+    if column.shape != (len(values),):  # equally long lists among the numbers
+        column = np.empty(0, dtype=object)
+    if column.dtype.kind == "i":
         result = column.astype(np.int64)
         for at in np.flatnonzero(result < 0).tolist():
             reasons[at] = f"{name} is {values[at]}, not a count"
