@@ -7,21 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from specmodel import checks, rounds
-from specmodel.acceptance import MAX_K
-from specmodel.answers.common import (
-    draft_cost_of,
-    draft_notes,
-    draft_warnings,
-    draft_words,
-    joined,
-    law_or_default,
-    the_deployment,
-    trust,
-    verify_ratios,
-)
-from specmodel.answers.ranges import Uncertainty, around, range_words, uncertainty
+from specmodel.answers.common import the_deployment, trust, verify_ratios
+from specmodel.answers.ranges import around
+from specmodel.answers.speculating import Speculating, speculating
 from specmodel.deployment import MAX_CONTEXT
-from specmodel.operating_range import operating_range
 from specmodel.result import Result
 from specmodel.speculation import Speculation
 
@@ -111,46 +100,33 @@ def breakeven(
     InputError
         One line naming the value and what is allowed.
     """
-    setting = the_deployment(deployment)
+    asked = speculating(
+        the_deployment(deployment),
+        alpha=alpha,
+        acceptance=acceptance,
+        conditional=conditional,
+        extend=extend,
+        draft_cost=draft_cost,
+        charge=charge,
+        draft=draft,
+        draft_model=draft_model,
+        draft_tp=draft_tp,
+        k=k,
+        max_k=max_k,
+    )
     context = checks.whole("ctx", context, low=1, high=MAX_CONTEXT)
-    drafter = joined(setting, draft, model=draft_model, tp=draft_tp)
-    cost = draft_cost_of(draft_cost, charge, drafter)
-    k = None if k is None else checks.whole("k", k, high=MAX_K)
-    max_k = checks.whole("max_k", max_k, high=MAX_K)
-    law, said = law_or_default(alpha, acceptance, conditional=conditional, extend=extend, drafter=drafter)
-
-    def ranged(verify_factor: float = 1.0, gain_factor: float = 1.0) -> Range:
-        return operating_range(
-            setting,
-            law,
-            context=context,
-            draft_cost=cost,
-            charge=charge,
-            drafter=drafter,
-            k=k,
-            max_k=max_k,
-            verify_factor=verify_factor,
-            gain_factor=gain_factor,
-        )
-
-    found, off = ranged(), uncertainty(setting, drafter)
-    measured = alpha is not None or acceptance is not None
-    warnings = [*setting.warnings, *draft_warnings(setting, drafter, context, measured=measured)]
+    setting, off, found = asked.setting, asked.off, asked.batches(context)
+    warnings = asked.warnings(context)
     if found.memory_limit_batch == 0:
         warnings.append(setting.why_nothing_fits(context))
+
+    def crossing(verify_factor: float, gain_factor: float) -> float | None:
+        return asked.batches(context, verify_factor=verify_factor, gain_factor=gain_factor).break_even_batch
+
     return BreakevenResult(
-        inputs={
-            **setting.describe(),
-            "alpha": getattr(law, "alpha", None),
-            "acceptance": None if hasattr(law, "alpha") else list(law.survival(law.max_k or max_k)),
-            "draft": None if drafter is None else drafter.name,
-            "draft_cost": cost if drafter is None else None,
-            "charge": charge,
-            "max_k": max_k,
-            "fidelity": setting.timing.fidelity,
-        },
+        inputs=asked.inputs(),
         context=context,
-        k="best" if k is None else k,
+        k="best" if asked.k is None else asked.k,
         intervals=list(found.intervals),
         break_even_batch=found.break_even_batch,
         first_losing_batch=found.first_losing_batch,
@@ -159,61 +135,47 @@ def breakeven(
         fits=found.memory_limit_batch > 0,
         at_limit=found.at_limit,
         k_by_batch=list(found.depths),
-        by_batch=_by_batch(
-            setting, law, drafter, found.memory_limit_batch, context, cost, charge, k, max_k, off
-        ),
+        by_batch=_by_batch(asked, context, found.memory_limit_batch),
         speedup_at_1=found.speedup_at_1,
         speedup_at_limit=found.speedup_at_limit,
-        low=None if off is None else ranged(1.0 + off.verify, off.low).break_even_batch,
-        high=None if off is None else ranged(1.0 - off.verify, off.high).break_even_batch,
+        low=None if off is None else crossing(1.0 + off.verify, off.low),
+        high=None if off is None else crossing(1.0 - off.verify, off.high),
         trust=trust(setting),
         why=_why_range(setting, found, context),
-        assumptions=[
-            said,
-            draft_words(drafter, charge, cost),
-            *draft_notes(drafter),
-            *setting.assumptions,
-            *range_words(off),
-        ],
+        assumptions=asked.assumptions(),
         warnings=warnings,
     )
 
 
-def _by_batch(
-    setting: Deployment,
-    law: Acceptance,
-    drafter: Drafter | None,
-    limit: int,
-    context: int,
-    cost: float,
-    charge: str,
-    k: int | None,
-    max_k: int,
-    off: Uncertainty | None,
-) -> list[BatchRow]:
+def _by_batch(asked: Speculating, context: int, limit: int) -> list[BatchRow]:
     """Powers of two up to the memory limit, and the limit itself."""
     batches = [2**power for power in range(limit.bit_length()) if 2**power < limit]
-    rows = []
-    for batch in [*batches, *([limit] if limit else [])]:
-        last = max_k if k is None else k
-        if drafter is None:
-            ratios = verify_ratios(setting, batch, context, last)
-            by_k = rounds.depths(law, draft_cost=cost, max_k=last, charge=charge, verify_ratio=ratios)
-        else:
-            tokens, costs = Speculation(setting, drafter).table(law, last, float(batch), float(context))
-            by_k = [
-                rounds.Depth(depth, float(yielded), float(one), float(yielded / one))
-                for depth, (yielded, one) in enumerate(zip(tokens, costs, strict=True))
-            ]
-        row = by_k[k] if k is not None else rounds.best(by_k[1:] or by_k)
-        if drafter is None:
-            verified = row.round_cost if charge == "scaled" else ratios[row.k]
-        else:
-            taken = Speculation(setting, drafter).round_time(row.k, batch, context, law)
-            verified = float(taken.verify_s) / float(setting.plain_seconds(batch, context))
-        low, high = around(off if row.k else None, row.tokens_per_round, row.round_cost, verified)
-        rows.append(BatchRow(batch, row.k, row.tokens_per_round, row.round_cost, row.speedup, low, high))
-    return rows
+    return [_row(asked, context, batch) for batch in [*batches, *([limit] if limit else [])]]
+
+
+def _row(asked: Speculating, context: int, batch: int) -> BatchRow:
+    setting, law, k = asked.setting, asked.law, asked.k
+    last = asked.max_k if k is None else k
+    if asked.drafter is None:
+        ratios = verify_ratios(setting, batch, context, last)
+        by_k = rounds.depths(
+            law, draft_cost=asked.draft_cost, max_k=last, charge=asked.charge, verify_ratio=ratios
+        )
+    else:
+        speculation = Speculation(setting, asked.drafter)
+        tokens, costs = speculation.table(law, last, float(batch), float(context))
+        by_k = [
+            rounds.Depth(depth, float(yielded), float(one), float(yielded / one))
+            for depth, (yielded, one) in enumerate(zip(tokens, costs, strict=True))
+        ]
+    row = by_k[k] if k is not None else rounds.best(by_k[1:] or by_k)
+    if asked.drafter is None:
+        verified = row.round_cost if asked.charge == "scaled" else ratios[row.k]
+    else:
+        taken = speculation.round_time(row.k, batch, context, law)
+        verified = float(taken.verify_s) / float(setting.plain_seconds(batch, context))
+    low, high = around(asked.off if row.k else None, row.tokens_per_round, row.round_cost, verified)
+    return BatchRow(batch, row.k, row.tokens_per_round, row.round_cost, row.speedup, low, high)
 
 
 def _why_range(setting: Deployment, found: Range, context: int) -> str:

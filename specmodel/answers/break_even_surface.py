@@ -10,19 +10,10 @@ import numpy as np
 
 from specmodel import checks, rounds
 from specmodel.acceptance import MAX_K, tokens_per_round
-from specmodel.answers.common import (
-    draft_cost_of,
-    draft_notes,
-    draft_warnings,
-    draft_words,
-    joined,
-    law_or_default,
-    the_deployment,
-    trust,
-)
-from specmodel.answers.ranges import range_words, uncertainty
+from specmodel.answers.common import the_deployment, trust
+from specmodel.answers.speculating import Speculating, speculating
 from specmodel.deployment import MAX_BATCH, MAX_CONTEXT
-from specmodel.operating_range import TIE, Range, operating_range
+from specmodel.operating_range import TIE
 from specmodel.result import Result
 from specmodel.speculation import Speculation
 
@@ -116,24 +107,27 @@ def break_even_surface(
     setting = the_deployment(deployment)
     sizes = sorted({checks.whole("batch", batch, low=1, high=MAX_BATCH) for batch in batches})
     lengths = sorted({checks.whole("ctx", context, low=1, high=MAX_CONTEXT) for context in contexts})
-    max_k = checks.whole("max_k", max_k, low=1, high=MAX_K)
-    k = None if k is None else checks.whole("k", k, low=1, high=MAX_K)
-    drafter = joined(setting, draft, model=draft_model, tp=draft_tp)
-    cost = draft_cost_of(draft_cost, charge, drafter)
-    law, said = law_or_default(alpha, acceptance, conditional=conditional, extend=extend, drafter=drafter)
-
-    def at(context: int) -> Range:
-        return operating_range(
-            setting, law, context=context, draft_cost=cost, charge=charge, drafter=drafter, k=k, max_k=max_k
-        )
-
-    ranges = {context: at(context) for context in lengths}
+    asked = speculating(
+        setting,
+        alpha=alpha,
+        acceptance=acceptance,
+        conditional=conditional,
+        extend=extend,
+        draft_cost=draft_cost,
+        charge=charge,
+        draft=draft,
+        draft_model=draft_model,
+        draft_tp=draft_tp,
+        k=None if k is None else checks.whole("k", k, low=1, high=MAX_K),
+        max_k=checks.whole("max_k", max_k, low=1, high=MAX_K),
+    )
+    law, off = asked.law, asked.off
+    ranges = {context: asked.batches(context) for context in lengths}
 
     def costs_at(batches: Sequence[float], contexts: Sequence[int], factor: float = 1.0) -> Depths:
-        return _costs(setting, drafter, law, batches, contexts, cost, charge, k, max_k, factor)
+        return _costs(asked, batches, contexts, factor)
 
     ks, costs = costs_at(sizes, lengths)
-    off = uncertainty(setting, drafter)
     slower, faster = (
         (None, None)
         if off is None
@@ -171,7 +165,7 @@ def break_even_surface(
 
     def loses(tried: Sequence[int]) -> list[bool | None]:
         """Whether some batch that fits loses; batches 10 % apart are looked at."""
-        limits = [_limit(setting, drafter, context) for context in tried]
+        limits = [_limit(setting, asked.drafter, context) for context in tried]
         largest = max(limits)
         if largest == 0:
             return [None] * len(tried)
@@ -187,17 +181,8 @@ def break_even_surface(
 
     flip = flip_context(loses)
     return SurfaceResult(
-        inputs={
-            **setting.describe(),
-            "alpha": getattr(law, "alpha", None),
-            "acceptance": None if hasattr(law, "alpha") else list(law.survival(law.max_k or max_k)),
-            "draft": None if drafter is None else drafter.name,
-            "draft_cost": None if drafter is not None else cost,
-            "charge": charge,
-            "max_k": max_k,
-            "fidelity": setting.timing.fidelity,
-        },
-        k="best" if k is None else k,
+        inputs=asked.inputs(),
+        k="best" if asked.k is None else asked.k,
         surface=cells,
         by_context=[
             ContextRange(c, r.memory_limit_batch, r.break_even_batch, r.first_losing_batch)
@@ -208,19 +193,8 @@ def break_even_surface(
         high=None,
         trust=trust(setting),
         why=_why(flip),
-        assumptions=[
-            said,
-            draft_words(drafter, charge, cost),
-            *draft_notes(drafter),
-            *setting.assumptions,
-            *range_words(off),
-        ],
-        warnings=[
-            *setting.warnings,
-            *draft_warnings(
-                setting, drafter, lengths[-1], measured=alpha is not None or acceptance is not None
-            ),
-        ],
+        assumptions=asked.assumptions(),
+        warnings=asked.warnings(lengths[-1]),
     )
 
 
@@ -272,33 +246,26 @@ def flip_context(
 
 
 def _costs(
-    setting: Deployment,
-    drafter: Drafter | None,
-    law: Acceptance,
-    batches: Sequence[float],
-    contexts: Sequence[int],
-    draft_cost: float,
-    charge: str,
-    k: int | None,
-    max_k: int,
-    verify_factor: float = 1.0,
+    asked: Speculating, batches: Sequence[float], contexts: Sequence[int], verify_factor: float
 ) -> Depths:
     """Draft lengths, and round costs of shape (k, batch, context), verification stretched by a factor."""
+    setting, law, drafter, k = asked.setting, asked.law, asked.drafter, asked.k
     rows, columns = np.asarray(batches, dtype=float)[:, None], np.asarray(contexts, dtype=float)[None, :]
     shape = (len(batches), len(contexts))
+    plain = setting.plain_seconds(rows, columns)
     if drafter is not None:
         speculation = Speculation(setting, drafter)
-        last = drafter.method.last_k(law, max_k if k is None else k)
+        last = drafter.method.last_k(law, asked.max_k if k is None else k)
         ks = np.arange(1, last + 1) if k is None else np.array([k])
-        plain = setting.plain_seconds(rows, columns)
         taken = [speculation.round_time(int(depth), rows, columns, law) for depth in ks]
         costs = [(one.seconds + (verify_factor - 1.0) * one.verify_s) / plain for one in taken]
         return ks, np.stack([np.broadcast_to(np.asarray(one), shape) for one in costs])
-    last = max_k if law.max_k is None else min(max_k, law.max_k)
+    last = asked.max_k if law.max_k is None else min(asked.max_k, law.max_k)
     ks = np.arange(1, last + 1) if k is None else np.array([k])
-    plain = setting.plain_seconds(rows, columns)
     ratio = verify_factor * setting.verify_seconds(rows, columns, ks[:, None, None] + 1) / plain
-    found = rounds.round_cost(ks[:, None, None], draft_cost=draft_cost, verify_ratio=ratio, charge=charge)
+    found = rounds.round_cost(
+        ks[:, None, None], draft_cost=asked.draft_cost, verify_ratio=ratio, charge=asked.charge
+    )
     return ks, np.broadcast_to(np.asarray(found), (ks.size, *shape))
 
 

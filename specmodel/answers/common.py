@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specmodel import checks, rounds
+from specmodel import checks
 from specmodel.answers.ranges import borrowed
 from specmodel.errors import InputError
 
 if TYPE_CHECKING:
-    from specmodel.acceptance import Acceptance
     from specmodel.deployment import Deployment
     from specmodel.drafter import Drafter
 
@@ -39,28 +37,6 @@ def verify_ratios(deployment: Deployment, batch: int, context: int, max_k: int) 
     widths = np.arange(1, max_k + 2)
     times = np.asarray(deployment.verify_seconds(batch, context, widths)) * np.ones(widths.size)
     return [float(ratio) for ratio in times / float(deployment.plain_seconds(batch, context))]
-
-
-def law_or_default(
-    alpha: float | None,
-    acceptance: Sequence[float] | Acceptance | None,
-    *,
-    conditional: bool,
-    extend: bool,
-    drafter: Drafter | None = None,
-) -> tuple[Acceptance, str]:
-    """The acceptance given, or what is assumed for the draft, or alpha 0.8; and the words for it."""
-    if alpha is None and acceptance is None:
-        if drafter is not None:
-            try:
-                assumed = drafter.method.assumed
-            except InputError:
-                assumed = None
-            if assumed is not None:
-                return assumed.law, f"{assumed.law.describe()}: {assumed.source}"
-        alpha = DEFAULT_ALPHA
-    law = rounds.acceptance_from(alpha, acceptance, conditional=conditional, extend=extend)
-    return law, law.describe()
 
 
 def joined(
@@ -116,25 +92,6 @@ def draft_warnings(
 
     raised = doubts(deployment, drafter, [context], measured=measured)
     return [f"{drafter.name}: {doubt.reason}" for doubt in raised if doubt.applies(context)]
-
-
-def draft_cost_of(draft_cost: float | None, charge: str, drafter: Drafter | None) -> float:
-    """The draft cost given, or 0.15; 0 with a draft whose own passes are charged, beside which neither may be given."""
-    checks.choice("charge", charge, rounds.CHARGES)
-    if drafter is None:
-        return checks.real("draft cost", DEFAULT_DRAFT_COST if draft_cost is None else draft_cost, low=0.0)
-    if draft_cost is not None:
-        raise InputError(
-            "draft cost", draft_cost, f"the passes of {drafter.name} are charged: give one or the other"
-        )
-    if charge != "added":
-        raise InputError("charge", charge, f"the passes of {drafter.name} are added: nothing else applies")
-    return 0.0
-
-
-def draft_words(drafter: Drafter | None, charge: str, cost: float) -> str:
-    """How the draft's time enters."""
-    return charge_words(charge, cost) if drafter is None else f"the passes of {drafter.name} are charged"
 
 
 def charge_words(charge: str, cost: float) -> str:
