@@ -9,8 +9,8 @@ import time
 import numpy as np
 
 from specmodel import catalog
-from specmodel.calibrated import Calibrated
 from specmodel.calibration import calibrate
+from specmodel.kernel_times.calibrated import Calibrated
 from specmodel.passes import forward_pass
 from specmodel.validation import shipped_tables
 

@@ -8,7 +8,7 @@ import time
 import numpy as np
 
 from specmodel.deployment import deploy
-from specmodel.draft_names import drafter
+from specmodel.drafters.names import drafter
 from specmodel.model import Model
 from specmodel.planner import DraftRequest, PlanRequest, plan
 from specmodel.speculation import Speculation

@@ -121,7 +121,7 @@ def _runs(
     file: str, setting: Deployment, draft: str | None, draft_model: str | None, out: str | None, as_json: bool
 ) -> None:
     """The engine's times from a person's runs."""
-    from specmodel.draft_names import drafter
+    from specmodel.drafters.names import drafter
     from specmodel.model import Model
     from specmodel.own_runs import fit_runs, read_runs
 

@@ -78,7 +78,7 @@ def plan(
 
     base = planner.PlanRequest()
     if file is not None:
-        from specmodel.plan_files import read_request
+        from specmodel.planning.files import read_request
 
         base = read_request(file)
     given: dict[str, Any] = {

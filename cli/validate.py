@@ -9,7 +9,7 @@ import typer
 from specmodel.cli import options
 
 if TYPE_CHECKING:
-    from specmodel.published_errors import SpeedupErrors
+    from specmodel.published.errors import SpeedupErrors
 
 
 def validate(
@@ -32,11 +32,11 @@ def validate(
 ) -> None:
     """Compare predicted with measured times and published speedups, row by row."""
     from specmodel import validation
-    from specmodel.published_errors import SpeedupErrors
+    from specmodel.published.errors import SpeedupErrors
 
     constants = None
     if calibration is not None:
-        from specmodel.calibration_files import read_calibration
+        from specmodel.kernel_times.files import read_calibration
 
         constants = read_calibration(calibration)
     result = validation.validate(

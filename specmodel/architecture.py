@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .feed_forward import Dense, Experts, FeedForward
-from .matrices import Matrix, check_tp
-from .mixers import Attention, LatentAttention, LinearAttention, Mixer
+from specmodel.layers.feed_forward import Dense, Experts, FeedForward
+from specmodel.layers.matrices import Matrix, check_tp
+from specmodel.layers.mixers import Attention, LatentAttention, LinearAttention, Mixer
 
 if TYPE_CHECKING:
-    from .units import Numeric
+    from specmodel.units import Numeric
 
 __all__ = [
     "PARTS",

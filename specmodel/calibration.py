@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specmodel import catalog
-from specmodel.constants import POOLED, Calibration, Fit
 from specmodel.errors import InputError
-from specmodel.fitting import Sample, fit
-from specmodel.kernel_tables import Table, read_table
-from specmodel.table_devices import by_device
-from specmodel.table_times import allreduce_times, attention_times, gemm_times, moe_times, stored
+from specmodel.kernel_times.constants import POOLED, Calibration, Fit
+from specmodel.kernel_times.fitting import Sample, fit
+from specmodel.kernel_times.table_devices import by_device
+from specmodel.kernel_times.table_times import allreduce_times, attention_times, gemm_times, moe_times, stored
+from specmodel.kernel_times.tables import Table, read_table
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -62,7 +62,7 @@ def calibrate(
     Parameters
     ----------
     files : sequence of paths
-        CSV tables as kernel_tables.py reads them: GEMM, decode attention, experts, all-reduce.
+        CSV tables as kernel_times/tables.py reads them: GEMM, decode attention, experts, all-reduce.
     device : str or Device, optional
         What was measured, for files that do not say.
 
@@ -111,7 +111,7 @@ def calibrate(
 
 def _wait(device: Device, table: Table, calibration: Calibration, problems: list[str]) -> Iterator[Fit]:
     """The wait around all-reduces, from serving runs on several GPUs."""
-    from specmodel.serving import fit_wait
+    from specmodel.kernel_times.serving import fit_wait
 
     found = fit_wait(table, device, calibration, _source(table, POOLED))
     if found is None:

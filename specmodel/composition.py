@@ -16,8 +16,8 @@ import numpy as np
 from specmodel import checks
 from specmodel.deployment import MAX_BATCH
 from specmodel.errors import InputError
-from specmodel.levers import Lever, Setting, Speculating, Speculation, Term
 from specmodel.operating_range import operating_range
+from specmodel.planning.levers import Lever, Setting, Speculating, Speculation, Term
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -13,10 +13,10 @@ import numpy as np
 
 from specmodel import catalog, checks, ledger, passes
 from specmodel.checks import MAX_BATCH, MAX_CONTEXT
-from specmodel.constants import GIVEN, Calibration
 from specmodel.datasheets import Device
 from specmodel.engine import IDEAL, EngineTime
 from specmodel.errors import InputError
+from specmodel.kernel_times.constants import GIVEN, Calibration
 from specmodel.model import Model, Totals
 from specmodel.roofline import FIDELITIES, Datasheet, PassTime, Textbook, Timing
 from specmodel.units import show_bytes
@@ -193,7 +193,7 @@ def deploy(
     reads = charged.kv_reread if kv_reread is None else kv_reread
     constants = calibration
     if isinstance(constants, (str, Path)):
-        from specmodel.calibration_files import read_calibration
+        from specmodel.kernel_times.files import read_calibration
 
         constants = read_calibration(constants)
     if constants is not None and not isinstance(constants, Calibration):
@@ -317,7 +317,7 @@ def _timing(
         return Textbook(device, fraction=flops_fraction, attention_flops=attention_flops)
     if fidelity == "datasheet":
         return Datasheet(device)
-    from specmodel.calibrated import Calibrated
+    from specmodel.kernel_times.calibrated import Calibrated
 
     try:
         return Calibrated(device, framework=engine.framework or None, calibration=calibration)

@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from specmodel import draft_formulas, rounds
+from specmodel import rounds
 from specmodel.acceptance import Acceptance
-from specmodel.draft_base import Draft
-from specmodel.draft_combined import Hybrid, Pipelined
-from specmodel.draft_sources import (
+from specmodel.drafters import formulas as draft_formulas
+from specmodel.drafters.base import Draft
+from specmodel.drafters.combined import Hybrid, Pipelined
+from specmodel.drafters.sources import (
     DraftModel,
     EarlyExit,
     Lookahead,
@@ -19,7 +20,7 @@ from specmodel.draft_sources import (
     SparseSelf,
     Suffix,
 )
-from specmodel.draft_trained import Eagle, Eagle2, Eagle3, Medusa, MedusaTypical, MtpModules, Parallel
+from specmodel.drafters.trained import Eagle, Eagle2, Eagle3, Medusa, MedusaTypical, MtpModules, Parallel
 from specmodel.errors import InputError, unknown_name
 from specmodel.rounds import DEFAULT_MAX_K
 

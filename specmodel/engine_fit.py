@@ -16,7 +16,7 @@ import numpy as np
 
 from specmodel.engine import EngineTime
 from specmodel.errors import InputError
-from specmodel.published_runs import Situation
+from specmodel.published.runs import Situation
 from specmodel.speculation import RoundParts
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from .errors import InputError, unknown_name
+from specmodel.errors import InputError, unknown_name
 
 
 @dataclass(frozen=True, slots=True)

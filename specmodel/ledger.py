@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from .architecture import Mtp
-from .draft_heads import DraftHead
-from .errors import InputError, unknown_name
-from .matrices import check_tp
-from .model import Model, Totals
-from .units import show_bytes
+from specmodel.architecture import Mtp
+from specmodel.drafters.heads import DraftHead
+from specmodel.errors import InputError, unknown_name
+from specmodel.layers.matrices import check_tp
+from specmodel.model import Model, Totals
+from specmodel.units import show_bytes
 
 Draft: TypeAlias = Model | Totals | DraftHead | Mtp
 Rule: TypeAlias = Literal["total", "static", "free"]

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from .architecture import Architecture, Experts
-from .errors import InputError
-from .formats import NumberFormat, number_format
+from specmodel.architecture import Architecture, Experts
+from specmodel.errors import InputError
+from specmodel.formats import NumberFormat, number_format
 
 if TYPE_CHECKING:
-    from .units import Numeric
+    from specmodel.units import Numeric
 
 QUANTISABLE = ("attention", "dense", "experts", "shared_experts")
 """Parts that a 4- or 8-bit checkpoint usually quantises; the others usually stay 16-bit."""

@@ -23,7 +23,7 @@ from specmodel.speculation import Speculation
 if TYPE_CHECKING:
     from specmodel.acceptance import Acceptance
     from specmodel.deployment import Deployment
-    from specmodel.drafter import Drafter
+    from specmodel.drafters.drafter import Drafter
 
 Floats = NDArray[np.float64]
 TIE = 1e-12  # a speedup this close to 1 is a tie, and a tie does not pay

@@ -29,7 +29,7 @@ from specmodel.speculation import Speculation
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from specmodel.drafter import Drafter
+    from specmodel.drafters.drafter import Drafter
 
     Floats = NDArray[np.float64]
 

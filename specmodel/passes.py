@@ -16,7 +16,7 @@ import numpy as np
 from specmodel import checks
 from specmodel.architecture import Attention, Experts, LatentAttention, Layer, LinearAttention
 from specmodel.errors import InputError
-from specmodel.matrices import Matrix
+from specmodel.layers.matrices import Matrix
 from specmodel.model import INDEX_KEY_BYTES, Model, Totals
 from specmodel.roofline import Kernel
 

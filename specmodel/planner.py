@@ -17,11 +17,11 @@ from specmodel import checks
 from specmodel.acceptance import Geometric
 from specmodel.answers.common import trust
 from specmodel.deployment import MAX_BATCH, MAX_CONTEXT, Deployment, deploy
-from specmodel.draft_names import drafter
+from specmodel.drafters.names import drafter
 from specmodel.errors import InputError
 from specmodel.model import Model
-from specmodel.plan_doubts import Doubt, doubts
-from specmodel.plan_export import configuration
+from specmodel.planning.configuration import configuration
+from specmodel.planning.doubts import Doubt, doubts
 from specmodel.policies import Surface, regret
 from specmodel.result import Result
 from specmodel.rounds import DEFAULT_MAX_K, acceptance_from

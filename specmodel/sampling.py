@@ -6,7 +6,7 @@ the token comes from what ``p`` has left over, max(0, p - q) normalised. Both br
     min(p, q) + (1 - overlap) * residual = min(p, q) + max(0, p - q) = p,
 
 whatever ``q`` is (`specmodel.algebra` proves it). Rules that do not keep the law are in
-`specmodel.lossy`, where their distortion is computed.
+`specmodel.verification.lossy`, where their distortion is computed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from numpy.typing import ArrayLike
 
 from specmodel import checks
 from specmodel.errors import InputError, unknown_name
-from specmodel.laws import Array, kl_divergence, law_pair, shaped, total_variation
 from specmodel.result import Result
+from specmodel.verification.laws import Array, kl_divergence, law_pair, shaped, total_variation
 
 RULES = ("exact", "typical", "top-1", "top-n", "relaxed")
 
@@ -136,9 +136,9 @@ def exact(
     p, q : array, shape (..., vocabulary)
         Laws of the target and of the draft for the same position.
     rule : {"exact", "typical", "top-1", "top-n", "relaxed"}
-        How a drafted token is verified; all but the first are lossy (`specmodel.lossy`).
+        How a drafted token is verified; all but the first are lossy (`specmodel.verification.lossy`).
     temperature, top_k, top_p, min_p
-        Shaping of p before the test (`specmodel.laws.shaped`); distances refer to the shaped law.
+        Shaping of p before the test (`specmodel.verification.laws.shaped`); distances refer to the shaped law.
         Temperature 0 makes p a point mass, and the exact rule becomes token-for-token identity.
     options
         Passed to the lossy rule: epsilon, delta, fallback, n, margin, threshold_single, threshold_acc.
@@ -161,7 +161,7 @@ def exact(
             raise InputError("rule", rule, f"takes no option {', '.join(sorted(options))}")
         accept = accept_probability(target, draft)
         return verification(rule, target, draft, accept, _leftover(target, draft))
-    from specmodel import lossy
+    from specmodel.verification import lossy
 
     if rule not in lossy.LOSSY_RULES:
         raise unknown_name("rule", rule, RULES)

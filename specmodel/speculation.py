@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specmodel.acceptance import Acceptance, expected_tokens, expected_tokens_to
-from specmodel.draft_combined import Pipelined
-from specmodel.drafter import Drafter
+from specmodel.drafters.combined import Pipelined
+from specmodel.drafters.drafter import Drafter
 from specmodel.engine import EngineTime
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from specmodel import checks
 from specmodel.errors import InputError
-from specmodel.laws import Array, law
 from specmodel.result import Result
 from specmodel.trees import Siblings, Tree, by_level, taken
+from specmodel.verification.laws import Array, law
 
 LARGEST_SEARCH = 4096
 LARGEST_PROGRAM = 1024  # dynamic programming holds a nodes x nodes table

@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from specmodel import checks
 from specmodel.errors import InputError
-from specmodel.laws import Array
+from specmodel.verification.laws import Array
 
 Siblings = Literal["exclusive", "independent"]
 SIBLINGS = ("exclusive", "independent")

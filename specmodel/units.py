@@ -6,7 +6,7 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from .errors import InputError
+from specmodel.errors import InputError
 
 if TYPE_CHECKING:
     from typing import Any, TypeAlias

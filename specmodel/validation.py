@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specmodel import catalog
-from specmodel.constants import ENGINES, POOLED, Calibration
 from specmodel.errors import InputError, unknown_name
-from specmodel.kernel_tables import Table, read_table
-from specmodel.published_errors import SpeedupErrors, SpeedupRow, validate_published
-from specmodel.published_table import is_published
+from specmodel.kernel_times.constants import ENGINES, POOLED, Calibration
+from specmodel.kernel_times.table_devices import by_device
+from specmodel.kernel_times.table_predictions import Predictions, predict
+from specmodel.kernel_times.tables import Table, read_table
+from specmodel.published.errors import SpeedupErrors, SpeedupRow, validate_published
+from specmodel.published.table import is_published
 from specmodel.result import Result
-from specmodel.table_devices import by_device
-from specmodel.table_predictions import Predictions, predict
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -117,7 +117,7 @@ def validate(
     Parameters
     ----------
     files : sequence of paths, optional
-        CSV tables as kernel_tables.py reads them, or of published runs (published_table.py); the measured and the
+        CSV tables as kernel_times/tables.py reads them, or of published runs (published_table.py); the measured and the
         published set that ship when left out.
     device : str or Device, optional
         What was measured, for files that do not say.

@@ -23,7 +23,7 @@ from specmodel.architecture import (
     Matrix,
 )
 from specmodel.errors import InputError
-from specmodel.matrices import kv_heads_per_gpu, padded_vocabulary
+from specmodel.layers.matrices import kv_heads_per_gpu, padded_vocabulary
 from specmodel.readers import catalogue, load
 
 # Catalogue entries without a derived count, and why: nothing is treated as dense silently.

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from specmodel import deploy, tokens_per_round
 from specmodel.acceptance import Geometric
 from specmodel.answers.break_even_surface import alpha_needed, break_even_surface, flip_context
-from specmodel.draft_names import drafter
+from specmodel.drafters.names import drafter
 from specmodel.model import Model
 from specmodel.operating_range import operating_range
 

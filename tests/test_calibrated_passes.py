@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from specmodel import catalog
-from specmodel.calibrated import Calibrated
 from specmodel.errors import InputError
+from specmodel.kernel_times.calibrated import Calibrated
 from specmodel.model import Model
 from specmodel.passes import Split, forward_pass
 from specmodel.roofline import Datasheet, Textbook

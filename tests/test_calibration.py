@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from specmodel import catalog
 from specmodel.calibration import calibrate
-from specmodel.calibration_files import read_calibration
-from specmodel.constants import (
+from specmodel.errors import InputError
+from specmodel.kernel_times.constants import (
     FORMS,
     GIVEN,
     Calibration,
@@ -23,8 +23,8 @@ from specmodel.constants import (
     device_calibration,
     known_for,
 )
-from specmodel.errors import InputError
-from specmodel.kernel_time import (
+from specmodel.kernel_times.files import read_calibration
+from specmodel.kernel_times.formulas import (
     AllreduceConstants,
     AttentionConstants,
     GemmConstants,
@@ -36,7 +36,7 @@ from specmodel.kernel_time import (
     moe_seconds,
     wait_seconds,
 )
-from specmodel.table_times import power_law_distinct
+from specmodel.kernel_times.table_times import power_law_distinct
 from specmodel.validation import shipped_tables
 
 TRUTH: dict[str, Constants] = {

@@ -10,7 +10,7 @@ import pytest
 
 import specmodel
 from specmodel import catalog, roofline
-from specmodel.draft_names import drafter
+from specmodel.drafters.names import drafter
 from specmodel.model import Model
 from specmodel.speculation import Speculation
 

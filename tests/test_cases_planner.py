@@ -16,7 +16,7 @@ from specmodel.acceptance import Geometric
 from specmodel.answers.break_even_surface import alpha_needed
 from specmodel.deployment import deploy
 from specmodel.evidence import alpha_from_tokens_per_round
-from specmodel.feed_forward import Experts
+from specmodel.layers.feed_forward import Experts
 from specmodel.model import Model
 from specmodel.passes import Split, forward_pass
 from specmodel.planner import DraftRequest, PlanRequest, plan

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import specmodel
-from specmodel import levers
 from specmodel.acceptance import Geometric, PerPosition
 from specmodel.answers.combination import ComposeResult, compose
 from specmodel.composition import combine, gains
@@ -20,10 +19,11 @@ from specmodel.datasheets import Device
 from specmodel.deployment import Deployment
 from specmodel.engine import IDEAL, EngineTime
 from specmodel.errors import InputError
-from specmodel.levers import Setting, Speculating, Speculation
 from specmodel.model import Totals
 from specmodel.operating_range import textbook_break_even
 from specmodel.passes import Split
+from specmodel.planning import levers
+from specmodel.planning.levers import Setting, Speculating, Speculation
 from specmodel.roofline import Textbook
 
 MIXED = 0.082e9  # bytes of a sequence's cache, as the lecture rounds it: 640 x 128 K, and 4,096 x 20 K

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from specmodel.draft_heads import DraftHead
+from specmodel.drafters.heads import DraftHead
 from specmodel.errors import InputError
 from specmodel.readers import catalogue, drafts, load
 

@@ -13,17 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specmodel import draft_formulas, rounds
+from specmodel import rounds
 from specmodel.acceptance import Geometric, PerPosition, tokens_per_round
 from specmodel.architecture import Architecture, Layer, Mtp
 from specmodel.catalog import model
-from specmodel.draft_combined import Hybrid, Mixture, Pipelined
-from specmodel.draft_sources import DraftModel, EarlyExit, Lookahead, Lookup, Retrieval, SparseSelf
-from specmodel.draft_trained import Eagle, Eagle2, Eagle3, Medusa, MtpModules, Parallel
+from specmodel.drafters import formulas as draft_formulas
+from specmodel.drafters.combined import Hybrid, Mixture, Pipelined
+from specmodel.drafters.sources import DraftModel, EarlyExit, Lookahead, Lookup, Retrieval, SparseSelf
+from specmodel.drafters.trained import Eagle, Eagle2, Eagle3, Medusa, MtpModules, Parallel
 from specmodel.drafting import METHODS, compare, draft, runnable
 from specmodel.errors import InputError
-from specmodel.feed_forward import Dense
-from specmodel.mixers import Attention
+from specmodel.layers.feed_forward import Dense
+from specmodel.layers.mixers import Attention
 from specmodel.model import Model
 from specmodel.tree_search import best_tree
 

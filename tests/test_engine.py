@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from specmodel import catalog
 from specmodel.deployment import deploy
-from specmodel.draft_names import drafter
+from specmodel.drafters.names import drafter
 from specmodel.engine import IDEAL, TIMES, EngineTime
 from specmodel.engine_files import engine_toml, read_engine
 from specmodel.errors import InputError

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from specmodel.acceptance import Geometric
 from specmodel.deployment import deploy
-from specmodel.draft_names import drafter
+from specmodel.drafters.names import drafter
 from specmodel.model import Model
 from specmodel.speculation import Speculation
 

@@ -12,14 +12,18 @@ from typing import Any
 
 import pytest
 
-from specmodel import draft_formulas, draft_heads, headroom, lookahead, rounds
+from specmodel import rounds
 from specmodel.acceptance import Geometric, PerPosition, expected_tokens, tokens_per_round
 from specmodel.architecture import Architecture, Layer
-from specmodel.draft_combined import Hybrid, Mixture
-from specmodel.draft_sources import DraftModel, EarlyExit, Lookup
+from specmodel.drafters import formulas as draft_formulas
+from specmodel.drafters import heads as draft_heads
+from specmodel.drafters import lookahead
+from specmodel.drafters.combined import Hybrid, Mixture
+from specmodel.drafters.sources import DraftModel, EarlyExit, Lookup
 from specmodel.evidence import trials
-from specmodel.feed_forward import Dense
-from specmodel.mixers import Attention
+from specmodel.layers.feed_forward import Dense
+from specmodel.layers.mixers import Attention
+from specmodel.planning import headroom
 from specmodel.sampling import candidate_set, exact
 from specmodel.tree_search import best_tree
 from specmodel.trees import Tree, any_taken, dense_nodes

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specmodel import headroom, levers, operating_range, roofline, rounds
+from specmodel import operating_range, roofline, rounds
 from specmodel.acceptance import Geometric, tokens_per_round
 from specmodel.composition import combine
 from specmodel.datasheets import Device
@@ -23,6 +23,7 @@ from specmodel.engine import IDEAL
 from specmodel.formats import weight_stream_tokens_per_second
 from specmodel.model import Totals
 from specmodel.passes import Split
+from specmodel.planning import headroom, levers
 from specmodel.roofline import Textbook
 from specmodel.units import GB
 from tests.golden_cases import cases, matches

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specmodel import headroom, lookahead
+from specmodel.drafters import lookahead
 from specmodel.errors import InputError
 from specmodel.evidence import trials
+from specmodel.planning import headroom
 
 
 def simulated(alpha: float, k: int, rounds: int, seed: int) -> tuple[Any, Any]:

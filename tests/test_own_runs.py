@@ -11,8 +11,8 @@ import pytest
 
 from specmodel import catalog
 from specmodel.deployment import Deployment, deploy
-from specmodel.draft_names import drafter
-from specmodel.drafter import Drafter
+from specmodel.drafters.drafter import Drafter
+from specmodel.drafters.names import drafter
 from specmodel.engine import EngineTime
 from specmodel.errors import InputError
 from specmodel.own_runs import OwnRun, fit_runs, read_runs

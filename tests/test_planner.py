@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from specmodel.errors import InputError
-from specmodel.plan_files import read_request, request_from
 from specmodel.planner import Cell, DraftRequest, PlanRequest, PlanResult, plan
+from specmodel.planning.files import read_request, request_from
 
 MEASURED = (0.76, 0.55, 0.40, 0.29)  # the acceptance of the example
 EAGLE = DraftRequest("eagle3", MEASURED)

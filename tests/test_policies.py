@@ -12,12 +12,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import specmodel
-from specmodel import headroom, policies, switching
+from specmodel import policies
 from specmodel.acceptance import Geometric, PerPosition
 from specmodel.answers.batches import breakeven
 from specmodel.answers.schedule import policy
 from specmodel.errors import InputError
 from specmodel.operating_range import DepthInterval
+from specmodel.planning import headroom, switching
 from specmodel.policies import Surface
 
 speedups = st.floats(0.05, 8.0)

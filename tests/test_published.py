@@ -11,21 +11,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specmodel import engine_fit, published_names
+from specmodel import engine_fit
 from specmodel.bands import band_for, speedup_band
 from specmodel.catalog import engine
 from specmodel.deployment import deploy
-from specmodel.draft_names import drafter
-from specmodel.draft_sources import DraftModel, SparseSelf
-from specmodel.draft_trained import Eagle3, MtpModules, Parallel
+from specmodel.drafters.names import drafter
+from specmodel.drafters.sources import DraftModel, SparseSelf
+from specmodel.drafters.trained import Eagle3, MtpModules, Parallel
 from specmodel.errors import InputError
 from specmodel.model import Model
 from specmodel.passes import Split
-from specmodel.published_drafts import NamedDraft
-from specmodel.published_drafts import drafter as published_drafter
-from specmodel.published_errors import validate_published
-from specmodel.published_runs import situation
-from specmodel.published_table import NUMBERS, TEXTS, is_published, read_published
+from specmodel.published import names as published_names
+from specmodel.published.drafts import NamedDraft
+from specmodel.published.drafts import drafter as published_drafter
+from specmodel.published.errors import validate_published
+from specmodel.published.runs import situation
+from specmodel.published.table import NUMBERS, TEXTS, is_published, read_published
 from specmodel.speculation import Speculation
 from specmodel.validation import validate
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from specmodel.errors import InputError
-from specmodel.matrices import padded_vocabulary
+from specmodel.layers.matrices import padded_vocabulary
 from specmodel.model import Model, Totals
 from specmodel.readers import catalogue, find_model, load
 

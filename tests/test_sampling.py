@@ -13,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2_contingency, chisquare
 
-from specmodel import lossy, sampling
+from specmodel import sampling
 from specmodel.errors import InputError
-from specmodel.laws import (
+from specmodel.sampling import candidate_set, exact
+from specmodel.verification import lossy
+from specmodel.verification.laws import (
     Array,
     entropy,
     greedy,
@@ -29,8 +31,7 @@ from specmodel.laws import (
     tempered,
     total_variation,
 )
-from specmodel.samplers import draw, sample_candidates, sample_rounds, sample_rule
-from specmodel.sampling import candidate_set, exact
+from specmodel.verification.samplers import draw, sample_candidates, sample_rounds, sample_rule
 
 P, Q = [0.5, 0.3, 0.2], [0.4, 0.4, 0.2]
 SAMPLES = 1_000_000

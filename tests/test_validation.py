@@ -10,8 +10,8 @@ import pytest
 
 from specmodel.calibration import calibrate
 from specmodel.errors import InputError
-from specmodel.kernel_tables import read_table
-from specmodel.serving import runs_of
+from specmodel.kernel_times.serving import runs_of
+from specmodel.kernel_times.tables import read_table
 from specmodel.validation import FileErrors, ValidationReport, shipped_tables, validate
 
 GEMM = "# gpu h100_sxm; frameworks vllm 0.24.0\nfw,dtype,n,k,m,us\nvllm,bfloat16,4096,4096,16,17.5\n"
@@ -125,7 +125,7 @@ def large_cache_error(file: Path, l2_bytes: float) -> float:
 def test_serving_runs_on_one_gpu(shared: Path) -> None:
     """Llama-3.1-8B, H100, TensorRT-LLM, up to 64 clients: the decode step within 4 % on average."""
     from specmodel import catalog
-    from specmodel.calibrated import Calibrated
+    from specmodel.kernel_times.calibrated import Calibrated
     from specmodel.passes import forward_pass
 
     model, timing = catalog.model("llama-3.1-8b"), Calibrated(catalog.device("h100"), framework="trtllm")

@@ -17,7 +17,7 @@ from specmodel.speculation import Speculation
 if TYPE_CHECKING:
     from specmodel.acceptance import Acceptance
     from specmodel.deployment import Deployment
-    from specmodel.drafter import Drafter
+    from specmodel.drafters.drafter import Drafter
     from specmodel.operating_range import Binding, DepthInterval, Interval, Range
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from specmodel.acceptance import Acceptance
     from specmodel.deployment import Deployment
-    from specmodel.drafter import Drafter
+    from specmodel.drafters.drafter import Drafter
 
     Floats = NDArray[np.float64]
     Depths = tuple[NDArray[np.int64], Floats]

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from specmodel import checks, levers, rounds
+from specmodel import checks, rounds
 from specmodel.acceptance import MAX_K
 from specmodel.answers.common import DEFAULT_ALPHA, DEFAULT_DRAFT_COST, charge_words, trust
 from specmodel.answers.tension import removes, tension, why_not_the_product
 from specmodel.composition import combine
 from specmodel.deployment import DEFAULT_CONTEXT, MAX_BATCH, MAX_CONTEXT, deploy
+from specmodel.planning import levers
 from specmodel.result import Result
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from specmodel.errors import InputError
 
 if TYPE_CHECKING:
     from specmodel.deployment import Deployment
-    from specmodel.drafter import Drafter
+    from specmodel.drafters.drafter import Drafter
 
 DEFAULT_ALPHA = 0.8
 DEFAULT_DRAFT_COST = 0.15
@@ -58,8 +58,8 @@ def joined(
             if value is not None:
                 raise InputError(field, value, "changes nothing without a draft")
         return None
-    from specmodel.draft_names import drafter
-    from specmodel.drafter import Drafter
+    from specmodel.drafters.drafter import Drafter
+    from specmodel.drafters.names import drafter
     from specmodel.model import Model
 
     if isinstance(draft, Drafter):
@@ -88,7 +88,7 @@ def draft_warnings(
     """Where a draft on this deployment is not to be trusted."""
     if drafter is None:
         return []
-    from specmodel.plan_doubts import doubts
+    from specmodel.planning.doubts import doubts
 
     raised = doubts(deployment, drafter, [context], measured=measured)
     return [f"{drafter.name}: {doubt.reason}" for doubt in raised if doubt.applies(context)]

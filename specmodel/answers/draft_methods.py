@@ -13,7 +13,7 @@ from specmodel.acceptance import MAX_K
 from specmodel.answers.common import draft_notes, draft_warnings, joined, the_deployment, trust
 from specmodel.answers.ranges import around, range_words, uncertainty
 from specmodel.deployment import MAX_BATCH, MAX_CONTEXT
-from specmodel.draft_formulas import speedup_per_gb
+from specmodel.drafters.formulas import speedup_per_gb
 from specmodel.errors import InputError
 from specmodel.model import Model
 from specmodel.result import Result
@@ -23,7 +23,7 @@ from specmodel.speculation import Speculation
 if TYPE_CHECKING:
     from specmodel.acceptance import Acceptance
     from specmodel.deployment import Deployment
-    from specmodel.drafter import Drafter
+    from specmodel.drafters.drafter import Drafter
 
 # What is compared when nothing is named; a draft model, a hybrid and a pipeline need a model named with them.
 COMPARED = (

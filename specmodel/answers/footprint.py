@@ -14,7 +14,7 @@ from specmodel.units import show_bytes
 
 if TYPE_CHECKING:
     from specmodel.deployment import Deployment
-    from specmodel.drafter import Drafter
+    from specmodel.drafters.drafter import Drafter
     from specmodel.ledger import Line, Rank
 
 

@@ -19,7 +19,7 @@ from specmodel.speculation import Speculation
 
 if TYPE_CHECKING:
     from specmodel.deployment import Deployment
-    from specmodel.drafter import Drafter
+    from specmodel.drafters.drafter import Drafter
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +248,7 @@ def _rate(setting: Deployment) -> float:
 
 def _range(setting: Deployment, asked: _Asked) -> tuple[float | None, float | None]:
     """Where 80 % of measured times are expected; the engine's time is added as it stands. [s]"""
-    from specmodel.calibrated import Calibrated
+    from specmodel.kernel_times.calibrated import Calibrated
 
     if not isinstance(setting.timing, Calibrated):
         return None, None

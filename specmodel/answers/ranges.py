@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from specmodel.deployment import Deployment
-    from specmodel.drafter import Drafter
+    from specmodel.drafters.drafter import Drafter
 
 # Verification pass over plain step, predicted against composed measured kernels: 80 % lie within these shares.
 RATIO_ERROR_16_BIT, RATIO_ERROR_NARROW = 0.04, 0.08
@@ -85,7 +85,7 @@ def range_words(off: Uncertainty | None) -> list[str]:
 
 def borrowed(deployment: Deployment) -> bool:
     """Whether some kernel of a pass is timed with constants of another device."""
-    from specmodel.calibrated import Calibrated
+    from specmodel.kernel_times.calibrated import Calibrated
     from specmodel.passes import forward_pass
 
     timing = deployment.timing

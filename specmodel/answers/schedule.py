@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specmodel import checks, headroom, policies, rounds, switching
+from specmodel import checks, policies, rounds
 from specmodel.acceptance import MAX_K
 from specmodel.answers.common import DEFAULT_ALPHA, DEFAULT_DRAFT_COST, charge_words, trust
 from specmodel.deployment import DEFAULT_CONTEXT, MAX_BATCH, MAX_CONTEXT, deploy
 from specmodel.errors import InputError
 from specmodel.operating_range import scan_batches
+from specmodel.planning import headroom, switching
 from specmodel.result import Result
 
 if TYPE_CHECKING:
@@ -21,10 +22,10 @@ if TYPE_CHECKING:
 
     from specmodel.acceptance import Acceptance
     from specmodel.deployment import Deployment
-    from specmodel.headroom import FairShare, TierRun
     from specmodel.operating_range import DepthInterval
+    from specmodel.planning.headroom import FairShare, TierRun
+    from specmodel.planning.switching import Boundary
     from specmodel.policies import Day, FixedDepth, OperatingPoint, Surface
-    from specmodel.switching import Boundary
     from specmodel.units import Numeric
 
 TIER_DEPTH = 4  # the depth that the lesson's tiers and sessions are about

@@ -9,7 +9,7 @@ from specmodel.units import show_bytes
 
 if TYPE_CHECKING:
     from specmodel.composition import Cause, Combination, Effect, LeverResult, Reach
-    from specmodel.levers import Speculation
+    from specmodel.planning.levers import Speculation
 
 SAME = 0.005  # what moves by less than this share counts as unmoved
 WAITS = {"memory": "memory", "compute": "arithmetic", "fixed": "the fixed times of its kernels"}

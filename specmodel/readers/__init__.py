@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ..errors import InputError
+from specmodel.errors import InputError
 
 if TYPE_CHECKING:
-    from ..model import Model, Totals
+    from specmodel.model import Model, Totals
 
 __all__ = ["find_model", "from_config", "load"]
 
@@ -47,16 +47,16 @@ def find_model(
         raise InputError("model", source, "a name or a path is expected")
     path = Path(source)
     if _exists(path):
-        from . import files
+        from specmodel.readers import files
 
         return files.read(path, name).with_precision(weights, kv)
-    from . import catalogue
+    from specmodel.readers import catalogue
 
     text = str(source)
     entry = catalogue.lookup(text)
     if entry is not None:
         return catalogue.load_entry(entry, weights, kv)
-    from . import hub
+    from specmodel.readers import hub
 
     if hub.looks_like_id(text) and not isinstance(source, Path):
         return hub.fetch(text).with_precision(weights, kv)
@@ -70,7 +70,7 @@ def load(
     name: str | None = None,
 ) -> Model:
     """As ``find_model``, for callers that need an architecture: a model given as totals is refused."""
-    from ..model import Model
+    from specmodel.model import Model
 
     found = find_model(source, weights, kv, name)
     if not isinstance(found, Model):
@@ -87,7 +87,7 @@ def _exists(path: Path) -> bool:
 
 def _refuse_name(text: str) -> NoReturn:
     """No file and no known name: say which of the two it was taken for."""
-    from . import catalogue
+    from specmodel.readers import catalogue
 
     if any(mark in text for mark in "/\\") or text.endswith((".json", ".gguf", ".safetensors")):
         raise InputError("model", text, "no such file or folder")
@@ -108,8 +108,8 @@ def from_config(
     """
     from dataclasses import replace
 
-    from ..model import Model
-    from . import hf, quantisation
+    from specmodel.model import Model
+    from specmodel.readers import hf, quantisation
 
     decoder = hf.decoder(config, name, where)
     inner, outer = hf.unwrapped(config, where)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ..mixers import Attention, LatentAttention, LinearAttention, Mixer
-from .fields import Fields
-from .windows import Windows
+from specmodel.layers.mixers import Attention, LatentAttention, LinearAttention, Mixer
+from specmodel.readers.fields import Fields
+from specmodel.readers.windows import Windows
 
 Bias = Literal["none", "qkv", "qkvo"]
 QkNorm = Literal["none", "head", "head_if_use_qk_norm", "layer"]

@@ -12,11 +12,11 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InputError, unknown_name
-from . import json_file
+from specmodel.errors import InputError, unknown_name
+from specmodel.readers import json_file
 
 if TYPE_CHECKING:
-    from ..model import Model, Totals
+    from specmodel.model import Model, Totals
 
 _FOLDER = Path(__file__).parent.parent / "model_configs"
 _META = "_specmodel"
@@ -116,12 +116,12 @@ def load_entry(entry: Entry, weights: str | None = None, kv: str | None = None) 
     InputError
         If the entry is of a kind that is not modelled, with the reason, or a format is unknown.
     """
-    from . import from_config
+    from specmodel.readers import from_config
 
     held = config(entry.id)
     known = held[_META]
     if "totals" in known:
-        from ..model import Totals
+        from specmodel.model import Totals
 
         if weights is not None or kv is not None:
             given = weights if weights is not None else kv

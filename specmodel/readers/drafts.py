@@ -7,15 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .. import draft_heads
-from ..architecture import Architecture, Layer
-from ..draft_heads import DraftHead
-from ..errors import InputError, unknown_name
-from ..feed_forward import Dense
-from ..mixers import Attention
-from . import catalogue, json_file
-from .blocks import head_counts, head_size
-from .fields import Fields
+from specmodel.architecture import Architecture, Layer
+from specmodel.drafters import heads as draft_heads
+from specmodel.drafters.heads import DraftHead
+from specmodel.errors import InputError, unknown_name
+from specmodel.layers.feed_forward import Dense
+from specmodel.layers.mixers import Attention
+from specmodel.readers import catalogue, json_file
+from specmodel.readers.blocks import head_counts, head_size
+from specmodel.readers.fields import Fields
 
 KINDS = ("eagle", "eagle3", "medusa", "mlp_speculator", "dflash")
 
@@ -157,7 +157,7 @@ def load_known(head_id: str, target: Architecture | None = None) -> DraftHead:
 
 
 def _target_shape(entry_id: str) -> Architecture:
-    from . import hf
+    from specmodel.readers import hf
 
     return hf.decoder(catalogue.config(entry_id), entry_id, entry_id).architecture
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeAlias
 
-from ..architecture import Layer
-from . import blocks, feeds, hybrids, windows
-from .blocks import Bias, QkNorm
-from .feeds import FeedRule
-from .fields import Fields
-from .windows import WindowRule
+from specmodel.architecture import Layer
+from specmodel.readers import blocks, feeds, hybrids, windows
+from specmodel.readers.blocks import Bias, QkNorm
+from specmodel.readers.feeds import FeedRule
+from specmodel.readers.fields import Fields
+from specmodel.readers.windows import WindowRule
 
 LayerRule: TypeAlias = Callable[[Fields, "Family", int, int], list[Layer]]
 

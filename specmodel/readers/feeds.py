@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from ..feed_forward import Dense, Experts, FeedForward
-from .fields import Fields
+from specmodel.layers.feed_forward import Dense, Experts, FeedForward
+from specmodel.readers.fields import Fields
 
 FeedRule: TypeAlias = Callable[[Fields, int, int], list[FeedForward]]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import InputError
+from specmodel.errors import InputError
 
 MOST = {
     "hidden_size": 2**20,

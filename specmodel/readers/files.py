@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-from ..errors import InputError
-from ..formats import NumberFormat, custom_format
-from ..model import Model
-from . import from_config, gguf, gguf_model, json_file, safetensors
-from .gguf_model import differs
-from .safetensors import Index, Stored
-from .tensor_names import part_of
+from specmodel.errors import InputError
+from specmodel.formats import NumberFormat, custom_format
+from specmodel.model import Model
+from specmodel.readers import from_config, gguf, gguf_model, json_file, safetensors
+from specmodel.readers.gguf_model import differs
+from specmodel.readers.safetensors import Index, Stored
+from specmodel.readers.tensor_names import part_of
 
 INDEX = "model.safetensors.index.json"
 _MOST_FILES = 4096

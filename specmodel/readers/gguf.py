@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ..errors import InputError
-from ..formats import GGUF_TYPES, Block
+from specmodel.errors import InputError
+from specmodel.formats import GGUF_TYPES, Block
 
 HEADER_LIMIT_BYTES = 16 * 2**20
 _MOST_ENTRIES = 2**17

@@ -9,13 +9,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ..architecture import PARTS
-from ..errors import InputError
-from ..formats import NumberFormat, custom_format, number_format
-from ..model import Model, Precision
-from . import gguf, hf
-from .gguf import ArrayLength, Header, Tensor
-from .tensor_names import gguf_part_of
+from specmodel.architecture import PARTS
+from specmodel.errors import InputError
+from specmodel.formats import NumberFormat, custom_format, number_format
+from specmodel.model import Model, Precision
+from specmodel.readers import gguf, hf
+from specmodel.readers.gguf import ArrayLength, Header, Tensor
+from specmodel.readers.tensor_names import gguf_part_of
 
 # general.architecture -> model_type of the same structure.
 _TYPES = {

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..architecture import Architecture, Layer, Mtp
-from ..errors import InputError
-from ..mixers import LinearAttention
-from .families import FAMILIES, REFUSED, UNKNOWN, Family
-from .fields import Fields
-from .json_file import shown
+from specmodel.architecture import Architecture, Layer, Mtp
+from specmodel.errors import InputError
+from specmodel.layers.mixers import LinearAttention
+from specmodel.readers.families import FAMILIES, REFUSED, UNKNOWN, Family
+from specmodel.readers.fields import Fields
+from specmodel.readers.json_file import shown
 
 WRAPPED_UNDER = ("text_config", "llm_config", "language_config")
 """Where multimodal wrappers keep the decoder; the rest of the wrapper is not sized."""

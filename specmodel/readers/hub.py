@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import InputError
+from specmodel.errors import InputError
 
 if TYPE_CHECKING:
-    from ..model import Model
+    from specmodel.model import Model
 
 _ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 _BESIDE = ("hf_quant_config.json", "model.safetensors.index.json")
@@ -42,7 +42,7 @@ def fetch(hub_id: str) -> Model:
             "pip install 'specmodel[hub]'"
         )
         raise InputError("model", hub_id, allowed) from None
-    from . import files
+    from specmodel.readers import files
 
     try:
         config = Path(hf_hub_download(hub_id, "config.json"))

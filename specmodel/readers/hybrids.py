@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ..architecture import Layer
-from ..feed_forward import Dense, Experts, FeedForward
-from ..mixers import Attention, LinearAttention
-from . import feeds
-from .blocks import head_counts, head_size, state_bytes
-from .fields import Fields
+from specmodel.architecture import Layer
+from specmodel.layers.feed_forward import Dense, Experts, FeedForward
+from specmodel.layers.mixers import Attention, LinearAttention
+from specmodel.readers import feeds
+from specmodel.readers.blocks import head_counts, head_size, state_bytes
+from specmodel.readers.fields import Fields
 
 
 def nemotron_h(fields: Fields, layers: int, hidden: int) -> list[Layer]:

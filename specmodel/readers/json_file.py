@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError
+from specmodel.errors import InputError
 
 CONFIG_LIMIT_BYTES = 16 * 2**20
 INDEX_LIMIT_BYTES = 64 * 2**20

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
-from ..architecture import Experts, Layer, LinearAttention
-from ..errors import InputError
+from specmodel.architecture import Experts, Layer, LinearAttention
+from specmodel.errors import InputError
 
 PREFIXES = ("model.", "language_model.model.", "model.language_model.")
 _SOFTMAX = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")

@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from ..architecture import Layer
-from ..errors import InputError
-from ..formats import NumberFormat, custom_format, number_format
-from ..model import QUANTISABLE, SIXTEEN_BIT, Precision
-from . import schemes
-from .module_patterns import share
-from .schemes import Scheme
+from specmodel.architecture import Layer
+from specmodel.errors import InputError
+from specmodel.formats import NumberFormat, custom_format, number_format
+from specmodel.model import QUANTISABLE, SIXTEEN_BIT, Precision
+from specmodel.readers import schemes
+from specmodel.readers.module_patterns import share
+from specmodel.readers.schemes import Scheme
 
 _DTYPES = {
     "bfloat16": "bf16",

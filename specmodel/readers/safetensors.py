@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError
-from . import json_file
+from specmodel.errors import InputError
+from specmodel.readers import json_file
 
 HEADER_LIMIT_BYTES = 16 * 2**20
 _BITS = {

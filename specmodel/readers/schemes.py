@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from ..errors import InputError
-from ..formats import NumberFormat, custom_format, number_format
-from ..model import QUANTISABLE
-from .json_file import shown
-from .module_patterns import Patterns
+from specmodel.errors import InputError
+from specmodel.formats import NumberFormat, custom_format, number_format
+from specmodel.model import QUANTISABLE
+from specmodel.readers.json_file import shown
+from specmodel.readers.module_patterns import Patterns
 
 _IGNORE_KEYS = (
     "ignore",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from .fields import Fields
+from specmodel.readers.fields import Fields
 
 Windows: TypeAlias = list[int | None]
 WindowRule: TypeAlias = Callable[[Fields, int], Windows]

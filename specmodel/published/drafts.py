@@ -6,16 +6,17 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from specmodel import draft_heads, published_names
 from specmodel.architecture import Architecture
-from specmodel.draft_base import Draft
-from specmodel.draft_heads import DraftHead
-from specmodel.draft_sources import DraftModel, EarlyExit, Lookahead, Lookup, Retrieval, SparseSelf, Suffix
-from specmodel.draft_trained import Eagle, Eagle2, Eagle3, Medusa, MtpModules, Parallel
-from specmodel.drafter import Drafter
+from specmodel.drafters import heads as draft_heads
+from specmodel.drafters.base import Draft
+from specmodel.drafters.drafter import Drafter
+from specmodel.drafters.heads import DraftHead
+from specmodel.drafters.sources import DraftModel, EarlyExit, Lookahead, Lookup, Retrieval, SparseSelf, Suffix
+from specmodel.drafters.trained import Eagle, Eagle2, Eagle3, Medusa, MtpModules, Parallel
 from specmodel.errors import InputError
 from specmodel.model import Model
 from specmodel.passes import Split, draft_layout
+from specmodel.published import names as published_names
 from specmodel.readers import drafts as head_readers
 
 DEFAULT_BUDGET = {"snapkv": 2049, "streamingllm": 512}

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from specmodel.architecture import LinearAttention
-from specmodel.draft_heads import DraftHead
+from specmodel.drafters.heads import DraftHead
 from specmodel.model import Model
 
 if TYPE_CHECKING:
     from specmodel.deployment import Deployment
-    from specmodel.drafter import Drafter
+    from specmodel.drafters.drafter import Drafter
 
 HOST_BOUND = ("transformers",)
 PER_TOKEN_KERNELS = ("llama.cpp",)

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specmodel.constants import FORMS, Constants, Fit
+from specmodel.kernel_times.constants import FORMS, Constants, Fit
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from specmodel.kernel_time import Terms
+    from specmodel.kernel_times.formulas import Terms
 
 SOFT = 0.1  # residual from which a row counts less than in full
 PRIOR_WEIGHT = 0.01  # of the number of rows

@@ -9,8 +9,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from specmodel.constants import FORMS, POOLED, Calibration, Constants, Fit
 from specmodel.errors import InputError, unknown_name
+from specmodel.kernel_times.constants import FORMS, POOLED, Calibration, Constants, Fit
 
 _MAX_FILE_BYTES = 4_000_000
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from specmodel import draft_passes
 from specmodel.architecture import Mtp
-from specmodel.draft_base import Draft
-from specmodel.draft_combined import Hybrid, Pipelined
-from specmodel.draft_heads import DraftHead
-from specmodel.draft_passes import DraftPass
-from specmodel.draft_sources import DraftModel, EarlyExit, Lookahead, Lookup, SparseSelf
-from specmodel.draft_trained import Medusa, Parallel
+from specmodel.drafters import passes as draft_passes
+from specmodel.drafters.base import Draft
+from specmodel.drafters.combined import Hybrid, Pipelined
+from specmodel.drafters.heads import DraftHead
+from specmodel.drafters.passes import DraftPass
+from specmodel.drafters.sources import DraftModel, EarlyExit, Lookahead, Lookup, SparseSelf
+from specmodel.drafters.trained import Medusa, Parallel
 from specmodel.errors import InputError
 from specmodel.model import Model
 from specmodel.passes import Split, draft_layout

@@ -1,4 +1,4 @@
-"""The time formulas of kernel_time.py applied to the rows of a measured table.
+"""The time formulas of formulas.py applied to the rows of a measured table.
 
 Used twice with one meaning: fitting turns the constants until the times agree, validation puts fitted constants in.
 """
@@ -14,7 +14,7 @@ import numpy as np
 
 from specmodel.errors import InputError
 from specmodel.formats import format_names, number_format
-from specmodel.kernel_time import (
+from specmodel.kernel_times.formulas import (
     ACTIVATION_BYTES,
     AllreduceConstants,
     AttentionConstants,
@@ -31,9 +31,9 @@ from specmodel.kernel_time import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from specmodel.constants import Constants
     from specmodel.datasheets import Device
-    from specmodel.kernel_tables import Table
+    from specmodel.kernel_times.constants import Constants
+    from specmodel.kernel_times.tables import Table
 
 Times: TypeAlias = "Callable[[Constants], Terms]"
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from .matrices import Matrix, kv_heads_per_gpu
-from .units import smaller
+from specmodel.layers.matrices import Matrix, kv_heads_per_gpu
+from specmodel.units import smaller
 
 if TYPE_CHECKING:
-    from .units import Numeric
+    from specmodel.units import Numeric
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specmodel import catalog
-from specmodel.calibrated import Calibrated
-from specmodel.constants import Calibration, Fit
 from specmodel.errors import InputError
-from specmodel.fitting import Sample, fit
-from specmodel.kernel_time import Terms, WaitConstants, wait_seconds
+from specmodel.kernel_times.calibrated import Calibrated
+from specmodel.kernel_times.constants import Calibration, Fit
+from specmodel.kernel_times.fitting import Sample, fit
+from specmodel.kernel_times.formulas import Terms, WaitConstants, wait_seconds
 from specmodel.model import Model, Totals
 from specmodel.passes import Split, forward_pass
 from specmodel.roofline import Datasheet, Kernel
@@ -27,10 +27,10 @@ from specmodel.roofline import Datasheet, Kernel
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from specmodel.constants import Constants
     from specmodel.datasheets import Device
-    from specmodel.kernel_tables import Table
-    from specmodel.table_predictions import Predictions
+    from specmodel.kernel_times.constants import Constants
+    from specmodel.kernel_times.table_predictions import Predictions
+    from specmodel.kernel_times.tables import Table
 
 # TensorRT-LLM keeps the cache in fp8 when it serves an fp8 or fp4 checkpoint: the growth of the Qwen3-32B runs with
 # context is that of one byte per element.

@@ -15,7 +15,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from specmodel.errors import unknown_name
-from specmodel.kernel_time import (
+from specmodel.kernel_times.formulas import (
     AllreduceConstants,
     AttentionConstants,
     GemmConstants,
@@ -164,7 +164,7 @@ class Calibration:
 
     def to_toml(self) -> str:
         """The text that `read_calibration` reads back."""
-        from specmodel.calibration_files import toml_text
+        from specmodel.kernel_times.files import toml_text
 
         return toml_text(self.fits)
 
@@ -302,7 +302,7 @@ def _indexed(calibration: Calibration) -> Mapping[tuple[str, str, str, str], Fit
 
 @cache
 def _file(name: str) -> tuple[tuple[Fit, ...], tuple[dict[str, Any], ...]]:
-    from specmodel.calibration_files import read_fits
+    from specmodel.kernel_times.files import read_fits
 
     file = files("specmodel.hardware") / "calibrations" / name
     if not file.is_file():

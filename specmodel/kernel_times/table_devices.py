@@ -13,7 +13,7 @@ from specmodel.errors import InputError
 
 if TYPE_CHECKING:
     from specmodel.datasheets import Device
-    from specmodel.kernel_tables import Table
+    from specmodel.kernel_times.tables import Table
 
 
 @dataclass(frozen=True, slots=True)

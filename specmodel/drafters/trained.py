@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from specmodel import checks, draft_heads
+from specmodel import checks
 from specmodel.acceptance import Geometric, PerPosition
-from specmodel.draft_base import ONE_ALPHA, Assumed, Draft
-from specmodel.draft_heads import DraftHead
+from specmodel.drafters import heads as draft_heads
+from specmodel.drafters.base import ONE_ALPHA, Assumed, Draft
+from specmodel.drafters.heads import DraftHead
 from specmodel.errors import InputError
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specmodel.constants import Calibration, Fit, Origin
 from specmodel.errors import InputError
-from specmodel.kernel_time import (
+from specmodel.kernel_times.constants import Calibration, Fit, Origin
+from specmodel.kernel_times.formulas import (
     AllreduceConstants,
     AttentionConstants,
     GemmConstants,

@@ -10,13 +10,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from specmodel import catalog, published_drafts, published_names
+from specmodel import catalog
 from specmodel.acceptance import tokens_per_round
 from specmodel.deployment import Deployment, deploy
 from specmodel.engine import EngineTime
 from specmodel.errors import InputError
 from specmodel.model import Model
-from specmodel.published_table import PublishedRun
+from specmodel.published import drafts as published_drafts
+from specmodel.published import names as published_names
+from specmodel.published.table import PublishedRun
 from specmodel.roofline import Datasheet
 from specmodel.speculation import RoundParts, Speculation
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from .matrices import Matrix
+from specmodel.layers.matrices import Matrix
 
 if TYPE_CHECKING:
-    from .units import Numeric
+    from specmodel.units import Numeric
 
 _WIDTH = "feed-forward columns"
 

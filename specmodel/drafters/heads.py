@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from .architecture import Architecture, Layer
-from .feed_forward import Dense
-from .matrices import Matrix
-from .mixers import Attention, LatentAttention
+from specmodel.architecture import Architecture, Layer
+from specmodel.layers.feed_forward import Dense
+from specmodel.layers.matrices import Matrix
+from specmodel.layers.mixers import Attention, LatentAttention
 
 if TYPE_CHECKING:
-    from .units import Numeric
+    from specmodel.units import Numeric
 
 HeadKind: TypeAlias = Literal["eagle", "eagle3", "medusa", "mlp_speculator", "dflash"]
 EAGLE3_VOCABULARY = 32000

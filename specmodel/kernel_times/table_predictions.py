@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specmodel.constants import Calibration, Constants, Fit
 from specmodel.errors import InputError
-from specmodel.kernel_tables import TIMES, Table
-from specmodel.kernel_time import (
+from specmodel.kernel_times.constants import Calibration, Constants, Fit
+from specmodel.kernel_times.formulas import (
     AttentionConstants,
     GemmConstants,
     MoeConstants,
@@ -19,14 +18,22 @@ from specmodel.kernel_time import (
     attention_seconds,
     small_seconds,
 )
-from specmodel.table_times import allreduce_times, attention_times, gemm_times, moe_times, small_bytes, stored
+from specmodel.kernel_times.table_times import (
+    allreduce_times,
+    attention_times,
+    gemm_times,
+    moe_times,
+    small_bytes,
+    stored,
+)
+from specmodel.kernel_times.tables import TIMES, Table
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from specmodel.datasheets import Device
-    from specmodel.table_devices import DeviceRows
-    from specmodel.table_times import Times
+    from specmodel.kernel_times.table_devices import DeviceRows
+    from specmodel.kernel_times.table_times import Times
 
 # A datasheet roofline: no fixed time, full rates, the larger of traffic and arithmetic.
 _SHEET: dict[str, Constants] = {
@@ -114,7 +121,7 @@ def predict(part: DeviceRows, calibration: Calibration, framework: str | None) -
     if table.kind == "attention module":
         found.refuse(everything, _MODULE)
     elif table.kind == "e2e":
-        from specmodel.serving import predict_serving
+        from specmodel.kernel_times.serving import predict_serving
 
         predict_serving(found, device, calibration)
     elif table.kind == "operators":

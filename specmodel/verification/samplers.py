@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from specmodel import checks
 from specmodel.errors import InputError
-from specmodel.laws import Array, law, law_pair
 from specmodel.sampling import Verification, residual, without
+from specmodel.verification.laws import Array, law, law_pair
 
 Ints = NDArray[np.int64]
 Seed = int | np.random.Generator

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specmodel.draft_heads import DraftHead
+from specmodel.drafters.heads import DraftHead
 from specmodel.errors import InputError
 from specmodel.model import Model
 

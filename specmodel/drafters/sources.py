@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from specmodel import draft_formulas
 from specmodel.acceptance import Geometric
-from specmodel.draft_base import LESSON, ONE_ALPHA, Assumed, Draft
-from specmodel.lookahead import window_positions
+from specmodel.drafters import formulas as draft_formulas
+from specmodel.drafters.base import LESSON, ONE_ALPHA, Assumed, Draft
+from specmodel.drafters.lookahead import window_positions
 from specmodel.units import smaller
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from numpy.typing import ArrayLike
 
 from specmodel import checks
 from specmodel.errors import InputError, unknown_name
-from specmodel.laws import Array, entropy, greedy, law_pair
 from specmodel.sampling import Verification, verification
+from specmodel.verification.laws import Array, entropy, greedy, law_pair
 
 Fallback = Literal["greedy", "sample"]
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from specmodel import catalog
-from specmodel.draft_base import Draft
-from specmodel.draft_combined import Hybrid, Pipelined
-from specmodel.draft_heads import DraftHead
-from specmodel.draft_sources import DraftModel
-from specmodel.drafter import Drafter
+from specmodel.drafters.base import Draft
+from specmodel.drafters.combined import Hybrid, Pipelined
+from specmodel.drafters.drafter import Drafter
+from specmodel.drafters.heads import DraftHead
+from specmodel.drafters.sources import DraftModel
 from specmodel.drafting import METHODS, draft
 from specmodel.errors import InputError, unknown_name
 from specmodel.model import Model

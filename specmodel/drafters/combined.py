@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from specmodel import checks
 from specmodel.acceptance import Acceptance
-from specmodel.draft_base import Assumed, Draft
-from specmodel.draft_formulas import pipelined_round_cost
-from specmodel.draft_sources import DraftModel, Lookup
+from specmodel.drafters.base import Assumed, Draft
+from specmodel.drafters.formulas import pipelined_round_cost
+from specmodel.drafters.sources import DraftModel, Lookup
 
 if TYPE_CHECKING:
     from specmodel.architecture import Architecture
@@ -102,7 +102,7 @@ class Pipelined(Draft):
     """Drafting the next round while this one is verified, on devices of its own.
 
     ``reused`` hides the draft only in rounds where everything was right; ``perfect`` always, a bound that
-    branching drafts approach (`specmodel.draft_formulas.pipeline_bounds`).
+    branching drafts approach (`specmodel.drafters.formulas.pipeline_bounds`).
     """
 
     method: ClassVar[str] = "pipelined"

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from specmodel.architecture import Architecture, Mtp
-from specmodel.matrices import Matrix
+from specmodel.layers.matrices import Matrix
 from specmodel.model import Model
 from specmodel.passes import PassBuilder, Split, forward_pass
 from specmodel.roofline import Kernel
 
 if TYPE_CHECKING:
-    from specmodel.draft_heads import DraftHead
+    from specmodel.drafters.heads import DraftHead
     from specmodel.units import Numeric
 
 

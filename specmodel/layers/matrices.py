@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import lcm
 from typing import Literal
 
-from .errors import InputError
+from specmodel.errors import InputError
 
 Split = Literal["rows", "columns", "none"]
 VOCABULARY_QUANTUM = 64

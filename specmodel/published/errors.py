@@ -16,8 +16,8 @@ import numpy as np
 
 from specmodel.bands import band_for
 from specmodel.errors import InputError
-from specmodel.published_runs import Situation, situation
-from specmodel.published_table import PublishedRun, read_published
+from specmodel.published.runs import Situation, situation
+from specmodel.published.table import PublishedRun, read_published
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -140,7 +140,7 @@ def _predicted(file: str, run: PublishedRun) -> tuple[SpeedupRow, Situation | No
 
 def _doubts(one: Situation) -> tuple[str, ...]:
     """Where a plan would refuse."""
-    from specmodel.plan_doubts import doubts
+    from specmodel.planning.doubts import doubts
 
     raised = doubts(one.deployment, one.speculation.drafter, (int(one.context),), measured=True)
     return tuple(str(doubt) for doubt in raised if doubt.applies(int(one.context)))

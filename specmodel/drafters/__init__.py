@@ -1,0 +1,1 @@
+"""Draft methods one by one, joined to what they run."""

@@ -1,0 +1,1 @@
+"""Times of single kernels: formulas, fitted constants, the tables they are fitted to and validated against."""

@@ -1,0 +1,1 @@
+"""What a plan is made of: levers, doubts, schedules, files."""

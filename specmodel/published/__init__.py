@@ -1,0 +1,1 @@
+"""Published runs of speculation, predicted row by row."""

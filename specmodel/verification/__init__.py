@@ -1,0 +1,1 @@
+"""Laws of tokens, and the rules that test drafts against them."""
