@@ -77,9 +77,11 @@ def joined(
 
 
 def draft_notes(drafter: Drafter | None) -> list[str]:
-    """What was assumed of a draft's shape, for the list of assumptions."""
-    notes = getattr(None if drafter is None else drafter.artefact, "notes", ())
-    return [f"{drafter.name}: {note}" for note in notes if drafter is not None]
+    """What was assumed of a draft's shape, for the list of assumptions; not what is merely told about it."""
+    if drafter is None:
+        return []
+    notes = getattr(drafter.artefact, "notes", ())
+    return [f"{drafter.name}: {note}" for note in notes if note.startswith(("family rule", "unverified"))]
 
 
 def draft_warnings(
