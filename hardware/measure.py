@@ -193,8 +193,8 @@ def measure(
     Raises
     ------
     InputError
-        For a backend that cannot run here, and for files that cannot be written, are in use, or hold another
-        measurement.
+        For a backend that cannot run here or fails on the way, and for files that cannot be written, are in
+        use, or hold another measurement.
     Interrupted
         On Ctrl-C, a KeyboardInterrupt; the same call takes up where it ended.
     """
@@ -211,6 +211,16 @@ def measure(
             run.measure()
         except KeyboardInterrupt:
             raise Interrupted(run.close(time.monotonic() - begun)) from None
+        except (
+            RuntimeError,
+            MemoryError,
+            OSError,
+        ) as error:  # out of memory, a full disk, a GPU that fell off
+            kept = run.close(time.monotonic() - begun)
+            said = (str(error) or type(error).__name__).splitlines()[0]
+            raise InputError(
+                "backend", backend, f"failed, {kept.rows} of {kept.points} rows are kept: {said}"
+            ) from None
         return run.close(time.monotonic() - begun)
 
 
