@@ -25,12 +25,11 @@ from specmodel.hardware.measure import (
     Measurement,
     machine_of,
     measure,
-    median_and_spread,
     points_of,
-    undisturbed,
 )
 from specmodel.hardware.measurement_files import alone
 from specmodel.hardware.on_cpu import CpuMachine
+from specmodel.hardware.samples import median_and_spread, undisturbed
 
 GRID = Grid(("qwen3-1.7b",), (1, 2, 4), (100, 300), (1, 5), (100,), (1, 5), 16, 1e12, visits=2, visit_s=0.0)
 
