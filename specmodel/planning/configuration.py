@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from specmodel.deployment import Deployment
     from specmodel.export import EngineConfig
+    from specmodel.planning.request import DraftRequest, PlanRequest
     from specmodel.policies import Surface
     from specmodel.speculation import Speculation
 
@@ -28,9 +29,9 @@ ENGINE_WRITERS = {
 
 
 def configuration(
-    asked: Any,
+    asked: PlanRequest,
     setting: Deployment,
-    draft: Any,
+    draft: DraftRequest,
     speculation: Speculation,
     surface: Surface,
     refused: NDArray[np.bool_],
@@ -102,7 +103,7 @@ def _hub_name(setting: Deployment) -> str:
     return setting.name if found is None or found.hub is None else found.hub
 
 
-def _checkpoint(draft: Any, speculation: Speculation, writer: str) -> str | None:
+def _checkpoint(draft: DraftRequest, speculation: Speculation, writer: str) -> str | None:
     """What the engine should load as the draft; a placeholder that says so where only the kind is known."""
     from specmodel.export import words
 
@@ -110,7 +111,7 @@ def _checkpoint(draft: Any, speculation: Speculation, writer: str) -> str | None
     if words.method_id(method) in words.NO_CHECKPOINT:
         return None
     if draft.checkpoint is not None:
-        return str(draft.checkpoint)
+        return draft.checkpoint
     artefact = speculation.drafter.artefact
     if isinstance(artefact, Model):
         from specmodel.readers import catalogue

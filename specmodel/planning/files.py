@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from specmodel.errors import InputError, unknown_name
-from specmodel.planner import DraftRequest, PlanRequest
+from specmodel.planning.request import DraftRequest, PlanRequest
 
 LARGEST_FILE = 4_000_000  # bytes; a request is a page of text, a saved plan some hundred kilobytes
 
