@@ -24,7 +24,7 @@ from specmodel.operating_range import operating_range
 if TYPE_CHECKING:
     from specmodel.acceptance import Acceptance
     from specmodel.deployment import Deployment
-    from specmodel.drafter import Drafter
+    from specmodel.drafters.drafter import Drafter
     from specmodel.operating_range import Range
 
 
