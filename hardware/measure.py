@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import random
-import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -31,22 +30,16 @@ from specmodel.hardware.measurement_files import (
     write_json,
     write_text,
 )
-
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None  # type: ignore[assignment]
+from specmodel.hardware.samples import Sample, calm, median_and_spread, switches, undisturbed
 
 BACKENDS = ("cpu", "cuda")
 # Files whose change makes earlier rows incomparable.
 _KERNELS = ("kernels/__init__.py", "kernels/cpu.py", "kernels/cuda.py", "on_cpu.py", "on_cuda.py")
 _BLOCK = 12  # points that take turns: what disturbs the machine for a second does not spoil one point alone
 _MOST_SAMPLES = 15  # of one visit
-_ENOUGH = 3  # samples that a median needs
 _MOST_TOKENS = {"int8": 128}  # torch's weight-only product is made for few tokens, and very slow for many
 
 Progress: TypeAlias = Callable[[int, int, str], None]
-Sample: TypeAlias = tuple[float, int]  # seconds, and how often another process took a core meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +186,8 @@ def measure(
     Raises
     ------
     InputError
-        For a backend that cannot run here, and for files that cannot be written, are in use, or hold another
-        measurement.
+        For a backend that cannot run here or fails on the way, and for files that cannot be written, are in
+        use, or hold another measurement.
     Interrupted
         On Ctrl-C, a KeyboardInterrupt; the same call takes up where it ended.
     """
@@ -211,6 +204,16 @@ def measure(
             run.measure()
         except KeyboardInterrupt:
             raise Interrupted(run.close(time.monotonic() - begun)) from None
+        except (
+            RuntimeError,
+            MemoryError,
+            OSError,
+        ) as error:  # out of memory, a full disk, a GPU that fell off
+            kept = run.close(time.monotonic() - begun)
+            said = (str(error) or type(error).__name__).splitlines()[0]
+            raise InputError(
+                "backend", backend, f"failed, {kept.rows} of {kept.points} rows are kept: {said}"
+            ) from None
         return run.close(time.monotonic() - begun)
 
 
@@ -294,7 +297,7 @@ class _Run:
                 self._visit(timers[at], samples[at])
         self.patience_s += self.grid.patience_s * len(block) / total
         while self.patience_s > 0.0 and (
-            unsure := [at for at, taken in enumerate(samples) if not _calm(taken)]
+            unsure := [at for at, taken in enumerate(samples) if not calm(taken)]
         ):
             begun = time.perf_counter()
             for at in unsure:
@@ -305,12 +308,12 @@ class _Run:
     def _visit(self, timer: Callable[[], float], samples: list[Sample]) -> None:
         until = time.perf_counter() + self.grid.visit_s
         for _ in range(_MOST_SAMPLES):
-            before = _switches()
+            before = switches()
             seconds = timer()
-            switches = _switches() - before
-            samples.append((seconds, switches))
+            taken_away = switches() - before
+            samples.append((seconds, taken_away))
             self.samples += 1
-            self.disturbed += switches > 0
+            self.disturbed += taken_away > 0
             if time.perf_counter() >= until:
                 return
 
@@ -354,39 +357,6 @@ class _Run:
             self.ceilings,
             figures,
         )
-
-
-def undisturbed(samples: Sequence[Sample]) -> list[float]:
-    """The times of the samples in which other processes took this one's cores least often, three at least.
-
-    >>> undisturbed([(1.0, 0), (5.0, 3), (1.1, 0), (1.2, 1), (1.3, 1), (9.0, 2)])
-    [1.0, 1.1, 1.2, 1.3]
-    """
-    bearable = sorted(switches for _, switches in samples)[:_ENOUGH][-1]
-    return [seconds for seconds, switches in samples if switches <= bearable]
-
-
-def _calm(samples: Sequence[Sample]) -> bool:
-    """Whether enough samples were not disturbed at all."""
-    return sum(switches == 0 for _, switches in samples) >= min(_ENOUGH, len(samples))
-
-
-def _switches() -> int:
-    """How often the system took a core away from this process so far (0 where it does not say)."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw if resource else 0
-
-
-def median_and_spread(samples: Sequence[float]) -> tuple[float, float]:
-    """The median of some times, and the distance of their quartiles relative to it (0 for one sample).
-
-    >>> median_and_spread([2.0, 1.0, 3.0])
-    (2.0, 0.5)
-    """
-    middle = statistics.median(samples)
-    if len(samples) < 2:
-        return middle, 0.0
-    low, _, high = statistics.quantiles(samples, n=4, method="inclusive")
-    return middle, (high - low) / middle
 
 
 def provenance_of(identity: Mapping[str, Any], machine: Machine, quick: bool) -> str:

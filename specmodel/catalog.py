@@ -281,6 +281,7 @@ def engine(name: str) -> EngineTime:
         return read_engine(name)
     by_folded = {_fold(known).replace(".", ""): known for known in engines()}
     asked = _fold(name).replace(".", "")
+    asked = {"trtllm": "tensorrtllm", "hf": "transformers"}.get(asked, asked)
     if asked not in by_folded:
         raise unknown_name("engine", name, engines())
     return _engine(by_folded[asked])

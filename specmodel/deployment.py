@@ -288,6 +288,9 @@ def with_cache(
 
 
 def _engine_words(engine: EngineTime) -> str:
+    """Whose fixed times, of which versions; an engine without rows of its own says so."""
+    if not engine.source:
+        return f"{engine.name} ({engine.evidence or 'times given by hand'})"
     return f"{engine.name} ({engine.versions})" if engine.versions else engine.name
 
 

@@ -25,12 +25,11 @@ from specmodel.hardware.measure import (
     Measurement,
     machine_of,
     measure,
-    median_and_spread,
     points_of,
-    undisturbed,
 )
 from specmodel.hardware.measurement_files import alone
 from specmodel.hardware.on_cpu import CpuMachine
+from specmodel.hardware.samples import median_and_spread, undisturbed
 
 GRID = Grid(("qwen3-1.7b",), (1, 2, 4), (100, 300), (1, 5), (100,), (1, 5), 16, 1e12, visits=2, visit_s=0.0)
 
@@ -133,6 +132,22 @@ def test_an_interruption_keeps_whole_rows_and_the_next_run_takes_up_there(tmp_pa
     assert record["complete"] is True
     assert len(record["runs"]) == 2
     assert not (tmp_path / "m.lock").exists()
+
+
+def test_a_machine_that_fails_on_the_way_keeps_its_rows_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine, timer = Clock(), Clock.timer
+
+    def failing(point: Point) -> Callable[[], float]:
+        if len(machine.timed) == 20:
+            raise RuntimeError("CUDA out of memory.\nTried to allocate")
+        return timer(machine, point)
+
+    monkeypatch.setattr(machine, "timer", failing)
+    with pytest.raises(InputError, match=r"failed, 12 of 38 rows are kept: CUDA out of memory\.$"):
+        run(tmp_path, machine)
+    assert run(tmp_path, Clock()).resumed == 12
 
 
 def test_a_finished_measurement_is_not_repeated(tmp_path: Path) -> None:
