@@ -173,3 +173,39 @@ def test_every_batch_is_looked_at_or_has_a_neighbour_within_a_percent(limit: int
     assert (gaps >= 1).all()
     assert (gaps[batches[:-1] < 2048] == 1).all()
     assert (gaps <= np.maximum(1, 0.0101 * batches[:-1] + 1)).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(work=st.floats(3e6, 2e8), k=st.integers(1, 6), alpha=st.floats(0.3, 0.95))
+def test_between_the_batches_looked_at_the_change_is_found_to_the_last_one(
+    work: float, k: int, alpha: float
+) -> None:
+    """Models of little arithmetic break even at thousands: E W / (beta ((k + 1) t - E v / beta)), solved by hand."""
+    card = catalog.device("lecture-h100")
+    setting = deploy(Totals("t", WEIGHTS, work, 1e3), card, fidelity="textbook")
+    found = operating_range(setting, Geometric(alpha), context=1, draft_cost=0.0, charge="none", k=k)
+    tokens = sum(alpha**i for i in range(k + 1))
+    position = work / 494.5e12
+    per_sequence = (k + 1) * position - tokens * 1e3 / 3.35e12
+    if per_sequence <= 0:
+        assert found.break_even_batch is None
+        return
+    exact = tokens * WEIGHTS / (3.35e12 * per_sequence)
+    # The plain step must still wait for memory there; past that point the ratio stays at k + 1 > E.
+    if exact * position <= (WEIGHTS + exact * 1e3) / 3.35e12 and 2100 < exact < found.memory_limit_batch - 1:
+        assert found.break_even_batch == pytest.approx(exact, rel=1e-9)
+        assert found.intervals[0].to == int(exact)
+        assert found.first_losing_batch == int(exact) + 1
+
+
+def test_a_stretched_verification_stretches_a_scaled_draft_with_it() -> None:
+    """Scaled: f r (1 + k c) = E, so r = E / (f (1 + k c)) where it breaks even."""
+    setting, law = lecture(131072.0, 80e9), Geometric(0.8)
+    tokens = sum(0.8**i for i in range(5))
+    for factor in (0.95, 1.05):
+        batch = operating_range(
+            setting, law, context=640, draft_cost=0.15, charge="scaled", k=4, verify_factor=factor
+        ).break_even_batch
+        assert batch is not None
+        memory, position = (WEIGHTS + batch * 640 * 131072) / 3.35e12, batch * FLOPS / 494.5e12
+        assert 5 * position / max(memory, position) == pytest.approx(tokens / (factor * 1.6), rel=1e-6)
