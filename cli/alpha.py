@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from specmodel import checks
 from specmodel.cli import options
 from specmodel.errors import InputError
 
@@ -81,6 +82,8 @@ def alpha(
         if value is not None:
             raise InputError(field, value, f"changes nothing {'with' if plan else 'without'} --plan")
     if plan:
+        if half_width is not None:  # below a millionth no measurement of this world would do
+            checks.real("half width", half_width, low=1e-6, high=0.5)
         size = evidence.sample_size(
             0.02 if half_width is None else half_width,
             4 if k is None else k,

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from specmodel.deployment import Deployment
 
 
+MOST_DRAWN = 64
+
+
 @bundled(setting=describe)
 def tree(
     setting: Deployment,
@@ -58,8 +61,11 @@ def tree(
 
     children: dict[int, list[tuple[int, str]]] = {}
     for node, (parent, rank) in enumerate(zip(result.parents, result.ranks, strict=True)):
-        children.setdefault(parent, []).append((node, f"candidate {rank + 1}"))
+        if node < MOST_DRAWN:  # numbered level by level, so what is left out is deepest
+            children.setdefault(parent, []).append((node, f"candidate {rank + 1}"))
     render.branches("root (the last token)", children)
+    if result.nodes > MOST_DRAWN:
+        render.say(f"{result.nodes - MOST_DRAWN} deeper nodes are not drawn; --json lists all", "dim")
     render.listing(
         f"tree sizes for {setting.name} on {setting.device.id}, batch {batch:,}, context {ctx:,}",
         ("nodes", "depth", "tokens", "round cost", "speedup"),

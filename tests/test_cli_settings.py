@@ -50,6 +50,7 @@ DEVICE = 'name = "Mine"\nbandwidth = "2 TB/s"\nmemory = "96 GB"\npeak_bf16 = "40
         (("tree", "--rank-acceptance", "0.5,1.2"), ("--rank-acceptance", "1.2", "0 to 1")),
         (("tree", "--rank-acceptance", "0.2,0.5"), ("--rank-acceptance", "must not rise")),
         (("policy", "--batch", "4"), ("--batch", "4", "--sessions")),
+        (("alpha", "--plan", "--half-width", "1e-300"), ("--half-width", "1e-300", "from 1e-06")),
         (("alpha", "--plan", "--by", "x"), ("--by", "'x'", "--plan")),
         (("alpha", "x", "--half-width", "0.1"), ("--half-width", "0.1", "--plan")),
         (("validate", "--device", "h100-sxn"), ("--device", "h100-sxn", "h100-sxm")),
