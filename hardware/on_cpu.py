@@ -46,7 +46,7 @@ class CpuMachine:
         if quick:
             return Grid(
                 ("qwen3-1.7b",), (1, 2, 4, 8, 16, 32), (256, 1024, 4096), (1, 3, 5, 9), (1024,), (1, 5),
-                most_tokens=160, cache_bytes=min(room, 0.6e9), visits=3, visit_s=0.03, patience_s=12.0,
+                most_tokens=160, cache_bytes=min(room, 0.6e9), visits=4, visit_s=0.03, patience_s=12.0,
             )  # fmt: skip
         return Grid(
             ("qwen3-1.7b", "llama-3.2-1b"), (1, 2, 3, 4, 6, 8, 12, 16, 24, 32),

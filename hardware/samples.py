@@ -16,18 +16,22 @@ _ENOUGH = 3  # that a median needs
 
 
 def undisturbed(samples: Sequence[Sample]) -> list[float]:
-    """The times of the samples in which other processes took this one's cores least often, three at least.
+    """The times that count: of the samples in which no other process took a core.
 
-    >>> undisturbed([(1.0, 0), (5.0, 3), (1.1, 0), (1.2, 1), (1.3, 1), (9.0, 2)])
-    [1.0, 1.1, 1.2, 1.3]
+    Where there are fewer than three, the three fastest: disturbance only ever adds time.
+
+    >>> undisturbed([(1.0, 0), (5.0, 3), (1.1, 0), (1.2, 0), (0.9, 1)])
+    [1.0, 1.1, 1.2]
+    >>> undisturbed([(1.0, 2), (5.0, 3), (1.1, 0), (9.0, 4)])
+    [1.0, 1.1, 5.0]
     """
-    bearable = sorted(taken_away for _, taken_away in samples)[:_ENOUGH][-1]
-    return [seconds for seconds, taken_away in samples if taken_away <= bearable]
+    clean = [seconds for seconds, taken_away in samples if not taken_away]
+    return clean if calm(samples) else sorted(seconds for seconds, _ in samples)[:_ENOUGH]
 
 
 def calm(samples: Sequence[Sample]) -> bool:
     """Whether enough samples were not disturbed at all."""
-    return sum(taken_away == 0 for _, taken_away in samples) >= min(_ENOUGH, len(samples))
+    return sum(not taken_away for _, taken_away in samples) >= min(_ENOUGH, len(samples))
 
 
 def switches() -> int:
