@@ -10,6 +10,7 @@ from specmodel.cli import options
 
 if TYPE_CHECKING:
     from specmodel.published.errors import SpeedupErrors
+    from specmodel.validation import LayerErrors
 
 
 def validate(
@@ -33,6 +34,7 @@ def validate(
     """Compare predicted with measured times and published speedups, row by row."""
     from specmodel import validation
     from specmodel.published.errors import SpeedupErrors
+    from specmodel.validation import LayerErrors
 
     constants = None
     if calibration is not None:
@@ -78,6 +80,8 @@ def validate(
     for file in result.files:
         if isinstance(file, SpeedupErrors):
             _speedups(file)
+        elif isinstance(file, LayerErrors):
+            _layers(file)
     for row in result.rows or ():
         predicted = (
             f"not predicted: {row.reason}" if row.predicted is None else f"predicted {row.predicted:.4g}"
@@ -85,6 +89,28 @@ def validate(
         measured = "" if row.measured is None else f"measured {row.measured:.4g} {row.unit}, "
         render.say(f"{row.file} row {row.row}: {measured}{predicted}")
     render.closing(warnings=result.problems)
+
+
+def _layers(file: LayerErrors) -> None:
+    """How well the price of a wider pass is predicted, and the batch at which speculation stops paying."""
+    from specmodel.cli import render
+
+    if file.ratio_median_abs_error is not None:
+        render.say(
+            f"{file.file}: wide pass / plain pass, {len(file.ratios):,} pairs, "
+            f"median error {file.ratio_median_abs_error:.1%}"
+        )
+
+    def shown(batch: float | None) -> str:
+        return "not within the batches measured" if batch is None else f"{batch:.1f}"
+
+    for one in file.break_even:
+        if one.measured is None and one.predicted is None:
+            continue
+        render.say(
+            f"break-even batch at {one.context:,} tokens, k {one.k}, alpha {one.alpha:g}, free drafts: "
+            f"measured {shown(one.measured)}, predicted {shown(one.predicted)}"
+        )
 
 
 def _speedups(file: SpeedupErrors) -> None:

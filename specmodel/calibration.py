@@ -18,7 +18,15 @@ from specmodel.errors import InputError
 from specmodel.kernel_times.constants import POOLED, Calibration, Fit
 from specmodel.kernel_times.fitting import Sample, fit
 from specmodel.kernel_times.table_devices import by_device
-from specmodel.kernel_times.table_times import allreduce_times, attention_times, gemm_times, moe_times, stored
+from specmodel.kernel_times.table_times import (
+    allreduce_times,
+    attention_times,
+    gemm_times,
+    moe_times,
+    states_sizes,
+    stored,
+    width_times,
+)
 from specmodel.kernel_times.tables import Table, read_table
 
 if TYPE_CHECKING:
@@ -28,7 +36,7 @@ if TYPE_CHECKING:
 
     from specmodel.datasheets import Device
 
-CALIBRATED_KINDS = ("gemm", "attention", "moe", "allreduce", "e2e")
+CALIBRATED_KINDS = ("gemm", "attention", "attention widths", "moe", "allreduce", "e2e")
 FEWEST_ROWS = 8
 # A pool leaves out kernels that reach less than this share of the best one's bandwidth: an unknown framework is
 # taken to run tuned kernels.
@@ -143,6 +151,8 @@ def joined(tables: Sequence[Table]) -> Table:
 
 def _fits_of(device: Device, table: Table, problems: list[str]) -> Iterator[Fit]:
     """One fit per kind, format and framework, and one pooled over frameworks."""
+    if table.kind == "attention widths":
+        table = table.where(states_sizes(table))
     for kind, format_label, rows in _formats(table):
         try:
             name = stored(format_label, _format_column(table)).format if format_label else ""
@@ -162,7 +172,7 @@ def _fits_of(device: Device, table: Table, problems: list[str]) -> Iterator[Fit]
         pooled = rows.where(np.isin(_framework_column(rows), ["", *_pool(kind, own)]))
         # Which kernel runs with one query head per KV head is each framework's choice: unknown ones get the pool of
         # grouped heads.
-        grouped = kind == "attention-mha" and np.any(table.numbers["hq"] != table.numbers["hkv"])
+        grouped = kind == "attention-mha" and np.any(_queries_heads(table) != _kv_heads(table))
         if len(pooled) >= FEWEST_ROWS and not grouped:
             yield _fit_one(device, kind, name, format_label, POOLED, pooled)
 
@@ -194,6 +204,10 @@ def sample_of(device: Device, kind: str, label: str, rows: Table, *, eager: bool
             settled["quantise"] = 0.0
         times = gemm_times(rows, device, label)
         groups = _group(numbers["n"], numbers["k"])
+    elif rows.kind == "attention widths":
+        settled = {"warm_speed": 1.0, "wave": 0.0}
+        times = width_times(rows, device, label)
+        groups = _group(numbers["b"], numbers["kv_len"])
     elif kind.startswith("attention"):
         settled = {"flops_share": ATTENTION_FLOPS_SHARE}
         times = attention_times(rows, device, label)
@@ -218,17 +232,25 @@ def _formats(table: Table) -> Iterator[tuple[str, str, Table]]:
     labels = table.texts[_format_column(table)]
     for label in sorted(set(labels)):
         rows = table.where(labels == label)
-        if table.kind != "attention":
+        if not table.kind.startswith("attention"):
             yield table.kind, str(label), rows
             continue
-        alone = rows.numbers["hq"] == rows.numbers["hkv"]
+        alone = _queries_heads(rows) == _kv_heads(rows)
         for kind, chosen in (("attention", ~alone), ("attention-mha", alone)):
             if chosen.any():
                 yield kind, str(label), rows.where(chosen)
 
 
 def _format_column(table: Table) -> str:
-    return "kv" if table.kind == "attention" else "dtype"
+    return "kv" if table.kind.startswith("attention") else "dtype"
+
+
+def _queries_heads(table: Table) -> NDArray[np.float64]:
+    return table.numbers["hq"] if "hq" in table.numbers else table.texts["hq"].astype(float)
+
+
+def _kv_heads(table: Table) -> NDArray[np.float64]:
+    return table.numbers["hkv"] if "hkv" in table.numbers else table.texts["hkv"].astype(float)
 
 
 def _framework_column(table: Table) -> NDArray[np.str_]:

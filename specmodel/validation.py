@@ -8,7 +8,7 @@ speedups: published_errors.py.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib.resources import files as package_files
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ import numpy as np
 from specmodel import catalog
 from specmodel.errors import InputError, unknown_name
 from specmodel.kernel_times.constants import ENGINES, POOLED, Calibration
+from specmodel.kernel_times.layer_rows import LayerBreakEven, WidthRatio, layer_break_evens, width_ratios
 from specmodel.kernel_times.table_devices import by_device
 from specmodel.kernel_times.table_predictions import Predictions, predict
 from specmodel.kernel_times.tables import Table, read_table
@@ -68,6 +69,15 @@ class FileErrors(Errors):
     predicted_rows: int
     datasheet_median_abs_error: float | None
     groups: tuple[GroupErrors, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerErrors(FileErrors):
+    """A file of whole layers, plain and wide: besides times, what a verification pass costs and where it stops paying."""
+
+    ratio_median_abs_error: float | None
+    ratios: tuple[WidthRatio, ...]
+    break_even: tuple[LayerBreakEven, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,15 +194,26 @@ def shipped_tables() -> list[Traversable]:
 def _summary(table: Table, found: Sequence[Predictions]) -> FileErrors:
     errors = np.concatenate([one.seconds / one.measured - 1.0 for one in found])
     sheet = np.concatenate([one.datasheet / one.measured - 1.0 for one in found])
-    groups = tuple(group for one in found for group in _groups(one))
-    return FileErrors(
+    whole = FileErrors(
         **_scores(errors),
         file=table.file,
         kind=table.kind,
         rows=len(errors),
         predicted_rows=int(np.isfinite(errors).sum()),
         datasheet_median_abs_error=_scores(sheet)["median_abs_error"],
-        groups=groups,
+        groups=tuple(group for one in found for group in _groups(one)),
+    )
+    if table.kind != "layer":
+        return whole
+    ratios = width_ratios(found)
+    off = np.array(
+        [ratio.predicted / ratio.measured - 1.0 for ratio in ratios if ratio.predicted is not None]
+    )
+    return LayerErrors(
+        **{one.name: getattr(whole, one.name) for one in fields(FileErrors)},
+        ratio_median_abs_error=_scores(off)["median_abs_error"],
+        ratios=ratios,
+        break_even=layer_break_evens(ratios),
     )
 
 

@@ -37,6 +37,7 @@ _PRIORS: Mapping[str, Mapping[str, tuple[float, float, float]]] = {
     "attention": {
         "fixed_s": (10e-6, 0.5, 1e-2),
         "bandwidth_share": (0.85, 0.2, 1.0),
+        "flops_share": (0.5, 0.5, 1.2),
         "head_s": (15e-9, 0.7, 1e-5),
         "warm_speed": (1.3, 0.5, 5.0),
         "wave": (0.05, 1.5, 1.0),

@@ -83,7 +83,14 @@ class AttentionConstants:
         do not split a sequence.
     """
 
-    FITTED: ClassVar[tuple[str, ...]] = ("fixed_s", "bandwidth_share", "head_s", "warm_speed", "wave")
+    FITTED: ClassVar[tuple[str, ...]] = (
+        "fixed_s",
+        "bandwidth_share",
+        "flops_share",
+        "head_s",
+        "warm_speed",
+        "wave",
+    )
 
     fixed_s: float
     bandwidth_share: float

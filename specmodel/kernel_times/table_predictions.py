@@ -124,6 +124,10 @@ def predict(part: DeviceRows, calibration: Calibration, framework: str | None) -
         from specmodel.kernel_times.serving import predict_serving
 
         predict_serving(found, device, calibration)
+    elif table.kind == "layer":
+        from specmodel.kernel_times.layer_rows import predict_layers
+
+        predict_layers(found, device, calibration, framework)
     elif table.kind == "operators":
         _operators(found, device, calibration, framework)
     elif table.kind == "attention widths":

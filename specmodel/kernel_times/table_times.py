@@ -122,6 +122,42 @@ def attention_times(table: Table, device: Device, kv: str, *, replayed: bool = T
     return times
 
 
+def width_times(table: Table, device: Device, kv: str) -> Times:
+    """Times of the rows of a table of attention with several queries per sequence that hold one cache format.
+
+    The cache is read once for all queries, arithmetic grows with them. Rows must state every size: see
+    `states_sizes`. Caches are cold: tables of this kind that are fitted rotate them.
+    """
+    numbers, kept = table.numbers, stored(kv, "kv")
+    sequences, length, queries = numbers["b"], numbers["kv_len"], numbers["q_len"]
+    heads, kv_heads, width = (table.texts[name].astype(float) for name in ("hq", "hkv", "hd"))
+    cache = sequences * length * kv_heads * 2.0 * width * kept.bytes
+    flops = 4.0 * sequences * queries * length * heads * width
+    rate, _ = device.peak("bf16")
+
+    def times(constants: Constants) -> Terms:
+        assert isinstance(constants, AttentionConstants)
+        return attention_seconds(
+            sequences,
+            kv_heads,
+            cache_bytes=cache,
+            flops=flops,
+            flops_per_s=rate,
+            bandwidth_bytes_per_s=device.bandwidth_bytes_per_s,
+            constants=constants,
+        )
+
+    return times
+
+
+def states_sizes(table: Table) -> NDArray[np.bool_]:
+    """Rows of a table of attention widths that state heads and their size as whole numbers."""
+    stated = [np.char.isdigit(table.texts[name]) & (table.texts[name] != "0") for name in ("hq", "hkv", "hd")]
+    numbers = [np.isfinite(table.numbers[name]) for name in ("b", "kv_len", "q_len")]
+    both: NDArray[np.bool_] = np.logical_and.reduce([*stated, *numbers])
+    return both
+
+
 def moe_times(table: Table, device: Device, dtype: str) -> Times:
     """Times of the rows of an expert table that hold one format."""
     numbers, kept = table.numbers, stored(dtype)
