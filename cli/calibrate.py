@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from specmodel.cli import options
-from specmodel.deployment import DEFAULT_DEVICE, DEFAULT_MODEL, Deployment, deploy
+from specmodel.cli.bundles import bundled, on_request
+from specmodel.cli.setting import machine
 from specmodel.errors import InputError
+
+if TYPE_CHECKING:
+    from specmodel.datasheets import Device
 
 
 def _constant(name: str, value: float) -> str:
@@ -21,13 +25,7 @@ def _constant(name: str, value: float) -> str:
     return f"{name.removesuffix('_share')} {value:.3g}"
 
 
-def calibrate(
-    files: Annotated[
-        list[str] | None, typer.Argument(help="CSV tables of measured kernel times; not with --runs.")
-    ] = None,
-    device: Annotated[
-        str | None, typer.Option("--device", help="What was measured, for files that do not say.")
-    ] = None,
+def served(
     runs: Annotated[
         str | None,
         typer.Option(
@@ -36,17 +34,33 @@ def calibrate(
             "tpot_ms, itl_ms or step_ms).",
         ),
     ] = None,
-    model: options.Model = DEFAULT_MODEL,
+    model: options.Model = "llama-3.1-8b",
     weights: options.Weights = None,
     kv: options.Kv = None,
     tp: options.Tp = 1,
     ep: options.Ep = 1,
     engine: options.Engine = "vllm",
-    draft: Annotated[
-        str | None, typer.Option("--draft", help="With --runs: the draft, as `specmodel drafts` names it.")
+    draft: options.Draft = None,
+    draft_model: options.DraftModel = None,
+) -> dict[str, Any]:
+    """A bundle: what the runs were of."""
+    return {
+        "runs": runs,
+        "draft": draft,
+        "draft_model": draft_model,
+        "deployed": {"model": model, "weights": weights, "kv": kv, "tp": tp, "ep": ep, "engine": engine},
+    }
+
+
+@bundled(of_runs=on_request(served, "runs"))
+def calibrate(
+    of_runs: dict[str, Any] | None,
+    files: Annotated[
+        list[str] | None, typer.Argument(help="CSV tables of measured kernel times; not with --runs.")
     ] = None,
-    draft_model: Annotated[
-        str | None, typer.Option("--draft-model", help="With --runs: the model behind --draft draft-model.")
+    device: Annotated[
+        str | None,
+        typer.Option("--device", help="What was measured, for files that do not say; what --runs ran on."),
     ] = None,
     out: Annotated[
         str | None,
@@ -55,20 +69,23 @@ def calibrate(
     as_json: options.Json = False,
 ) -> None:
     """Fit the constants of kernels to measured times, or an engine's times to your own runs, with their errors."""
-    if runs is not None:
+    if of_runs is not None:
         if files:
-            raise InputError("runs", runs, "kernel tables and runs are fitted apart: give one of them")
-        setting = deploy(model, device or DEFAULT_DEVICE, weights=weights, kv=kv, tp=tp, ep=ep, engine=engine)
-        _runs(runs, setting, draft, draft_model, out, as_json)
+            raise InputError(
+                "runs", of_runs["runs"], "kernel tables and runs are fitted apart: give one of them"
+            )
+        _runs(of_runs, machine(device), out, as_json)
         return
     if not files:
         raise InputError("files", None, "give CSV tables of measured kernel times, or --runs FILE")
     import json
 
     from specmodel import calibration
+    from specmodel.cli import render
     from specmodel.result import SCHEMA, plain
 
-    report = calibration.calibrate(files, device)
+    with render.working("fitting"):
+        report = calibration.calibrate(files, device)
     _write(out, report.calibration.to_toml())
     if as_json:
         content = {
@@ -78,8 +95,6 @@ def calibrate(
         }
         typer.echo(json.dumps(content, indent=2, allow_nan=False))
         return
-    from specmodel.cli import render
-
     render.listing(
         "constants fitted: median error, and on shapes left out; times in us, rates as shares of the datasheet's",
         ("device", "kind", "format", "by", "rows", "error", "left", "constants"),
@@ -117,18 +132,18 @@ def _write(out: str | None, text: str) -> None:
         raise InputError("out", out, f"cannot be written: {error.strerror}") from None
 
 
-def _runs(
-    file: str, setting: Deployment, draft: str | None, draft_model: str | None, out: str | None, as_json: bool
-) -> None:
+def _runs(of_runs: dict[str, Any], device: Device, out: str | None, as_json: bool) -> None:
     """The engine's times from a person's runs."""
-    from specmodel.drafters.names import drafter
+    from specmodel.answers.common import joined
+    from specmodel.deployment import deploy
     from specmodel.model import Model
     from specmodel.own_runs import fit_runs, read_runs
 
+    setting = deploy(device=device, **of_runs["deployed"])
     if not isinstance(setting.model, Model):
         raise InputError("model", setting.name, "is given as totals: name an architecture")
-    found = None if draft is None else drafter(draft, setting.model, model=draft_model)
-    report = fit_runs(read_runs(file), setting, found)
+    found = joined(setting, of_runs["draft"], model=of_runs["draft_model"])
+    report = fit_runs(read_runs(of_runs["runs"]), setting, found)
     _write(out, report.to_toml())
     if as_json:
         typer.echo(report.to_json())

@@ -17,15 +17,15 @@ def derive(
 ) -> None:
     """Derive the formulas symbolically, each step proved on the spot."""
     from specmodel import algebra
+    from specmodel.cli import render
     from specmodel.result import SCHEMA, plain
 
-    found = algebra.derive(topic)
+    with render.working("deriving"):
+        found = algebra.derive(topic)
     if as_json:
         shown = [{**plain_fields(one), "expression": str(one.expression)} for one in found]
         typer.echo(json.dumps({"schema": SCHEMA, "derivations": plain(shown)}, indent=2, allow_nan=False))
         return
-    from specmodel.cli import render
-
     for one in found:
         render.say(f"{one.topic}: {one.name}", "bold")
         render.say(one.statement)

@@ -252,6 +252,16 @@ def closing(
 
 
 @contextmanager
+def working(what: str) -> Iterator[None]:
+    """A sign of life on standard error through seconds of arithmetic that cannot say how far it is."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    with Console(stderr=True).status(what):
+        yield
+
+
+@contextmanager
 def reading_bar() -> Iterator[Callable[[int, int | None], None]]:
     """A bar on standard error for a long read, shown once it has taken over a second."""
     started = monotonic()

@@ -41,13 +41,15 @@ def validate(
         from specmodel.kernel_times.files import read_calibration
 
         constants = read_calibration(calibration)
-    result = validation.validate(
-        files or None, device=device, rows=rows, framework=framework, calibration=constants
-    )
+    from specmodel.cli import render
+
+    with render.working("predicting"):
+        result = validation.validate(
+            files or None, device=device, rows=rows, framework=framework, calibration=constants
+        )
     if as_json:
         typer.echo(result.to_json())
         return
-    from specmodel.cli import render
 
     def share(value: float | None) -> str:
         return "-" if value is None else f"{value:.1%}"

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 TIE = 1e-12  # a speedup this close to 1 is a tie, and a tie does not pay
+POINTS_AT_ONCE = 500_000  # of depth x batch: keeps thousands of depths within some hundred megabytes
 EVERY_BATCH_TO = 2048  # scanned one by one up to here, then 1 % apart and refined where the sign changes
 
 
@@ -138,30 +139,37 @@ def operating_range(
         depth = (DepthInterval(1, limit, 0),) if limit else ()
         return Range(limit, whole, (), depth, 1.0 if limit else None, 1.0 if limit else None, None)
 
+    def stated(depths: NDArray[np.int64], batches: Floats) -> Floats:
+        """Speedups by depth and batch at the draft cost stated."""
+        yielded: Floats = tokens[depths][:, None]
+        found = deployment.speedups(
+            tokens,
+            k=depths[:, None],
+            batch=batches[None, :],
+            context=context,
+            draft_cost=draft_cost,
+            charge=charge,
+        )
+        if verify_factor == 1.0:
+            return np.asarray(gain_factor * found)
+        plain = deployment.plain_seconds(batches, context)
+        verified = deployment.verify_seconds(batches[None, :], context, depths[:, None] + 1) / plain
+        stretched = yielded / found if charge == "scaled" else verified
+        return np.asarray(gain_factor * yielded / (yielded / found + (verify_factor - 1.0) * stretched))
+
     def by_k(batch: Floats) -> Floats:
         batches = np.atleast_1d(batch)
-        yielded: Floats = tokens[ks][:, None]
         if drafter is None:
-            found = deployment.speedups(
-                tokens,
-                k=ks[:, None],
-                batch=batches[None, :],
-                context=context,
-                draft_cost=draft_cost,
-                charge=charge,
+            at_once = max(1, POINTS_AT_ONCE // batches.size)
+            return np.concatenate(
+                [stated(ks[first : first + at_once], batches) for first in range(0, ks.size, at_once)]
             )
-            if verify_factor == 1.0:
-                return np.asarray(gain_factor * found)
-            plain = deployment.plain_seconds(batches, context)
-            verified = deployment.verify_seconds(batches[None, :], context, ks[:, None] + 1) / plain
-            stretched = yielded / found if charge == "scaled" else verified
-            return np.asarray(gain_factor * yielded / (yielded / found + (verify_factor - 1.0) * stretched))
         speculation = Speculation(deployment, drafter)
         plain = deployment.plain_seconds(batches, context)
         rounds = [speculation.round_time(int(depth), batches, context, law) for depth in ks]
         rows = [(one.seconds + (verify_factor - 1.0) * one.verify_s) / plain for one in rounds]
         costs: Floats = np.stack([np.broadcast_to(row, batches.shape) for row in rows])
-        return gain_factor * yielded / costs
+        return gain_factor * tokens[ks][:, None] / costs
 
     def gain(batch: Floats) -> Floats:
         """Best speedup over the depths allowed, less 1."""

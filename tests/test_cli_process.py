@@ -72,6 +72,13 @@ def test_a_terminal_without_unicode_shows_what_it_can(tmp_path: Path) -> None:
     assert json.loads(as_json.stdout)["inputs"]["model"] == "mödel"
 
 
+def test_a_config_may_come_through_a_pipe(shared: Path) -> None:
+    config = shared / "cases" / "configs" / "llama-3.1-8b.json"
+    ended = process("memory", "--json", shell=f"--model <(cat {config})")
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout)["inputs"]["kv_bytes_per_token"] == 131072
+
+
 def test_colour_is_left_out_where_it_was_refused() -> None:
     for environment in ({"NO_COLOR": "1", "FORCE_COLOR": ""}, {"TERM": "dumb"}):
         assert b"\x1b[" not in process("exact", "--p", "1", "--q", "1", **environment).stdout

@@ -50,6 +50,8 @@ DEVICE = 'name = "Mine"\nbandwidth = "2 TB/s"\nmemory = "96 GB"\npeak_bf16 = "40
         (("tree", "--rank-acceptance", "0.5,1.2"), ("--rank-acceptance", "1.2", "0 to 1")),
         (("tree", "--rank-acceptance", "0.2,0.5"), ("--rank-acceptance", "must not rise")),
         (("policy", "--batch", "4"), ("--batch", "4", "--sessions")),
+        (("calibrate", "x.csv", "--tp", "4"), ("--tp", "4", "--runs")),
+        (("calibrate", "x.csv", "--runs", "y.csv"), ("--runs", "'y.csv'", "one of them")),
         (("alpha", "--plan", "--half-width", "1e-300"), ("--half-width", "1e-300", "from 1e-06")),
         (("alpha", "--plan", "--by", "x"), ("--by", "'x'", "--plan")),
         (("alpha", "x", "--half-width", "0.1"), ("--half-width", "0.1", "--plan")),
@@ -252,3 +254,17 @@ def test_bundles_add_their_options_once_and_keep_the_commands_own() -> None:
     rest: dict[str, object] = dict.fromkeys(names[2:4]) | {"conditional": False, "extend": False}
     command(model="x", alpha=None, batch=7, as_json=True, **rest)
     assert seen == [(("x", 1), None, 7, True)]
+
+
+def test_an_engine_is_calibrated_from_ones_own_runs(run: Run, tmp_path: Path) -> None:
+    """A plain step of 9 ms at batch 1, where kernels take 6.5: the rest is found as engine time, and used."""
+    runs, engine = tmp_path / "runs.csv", tmp_path / "mine.toml"
+    runs.write_text(
+        "batch,context,k,tokens_per_round,step_ms\n1,1024,0,1,9.0\n8,1024,0,1,9.4\n", encoding="utf-8"
+    )
+    found = answer(run, "calibrate", "--runs", str(runs), "--out", str(engine))
+    assert found["constants"]
+    before = answer(run, "step", "--engine", "vllm")["seconds"]
+    after = answer(run, "step", "--engine", str(engine))["seconds"]
+    assert before < 7.5e-3 < after < 9.5e-3
+    assert run("calibrate", "--runs", str(runs))[0] == 0

@@ -29,7 +29,7 @@ def read(path: Path, name: str | None = None) -> Model:
     """
     if path.is_dir():
         return _folder(path, name)
-    if gguf.is_gguf(path):
+    if path.is_file() and gguf.is_gguf(path):  # a pipe is read once, and holds a config
         return gguf_model.read(path, name)
     if path.suffix == ".gguf":
         raise InputError("model", str(path), "no readable GGUF file: it does not start with GGUF")
