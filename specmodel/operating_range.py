@@ -272,6 +272,8 @@ def _runs(limit: int, ends: list[int], flags: list[bool]) -> list[tuple[int, int
 def _last_before_change(batches: NDArray[np.int64], index: int, state: Callable[[Floats], object]) -> int:
     """The last integer batch that still has the state of batches[index], by halving the gap after it."""
     low, high = int(batches[index]), int(batches[index + 1])
+    if high - low <= 1:
+        return low
     before = state(np.array([float(low)]))
     while high - low > 1:
         middle = (low + high) // 2

@@ -210,12 +210,12 @@ def test_the_range_of_a_crossing_holds_it(run: Run) -> None:
 
 
 def test_a_named_draft_brings_the_acceptance_assumed_for_it(run: Run) -> None:
-    found = answer(run, "breakeven", "--draft", "eagle3", "--ctx", "512")
+    found = answer(run, "breakeven", "--draft", "eagle3", "--ctx", "512", "--max-k", "6")
     assert found["inputs"]["alpha"] == pytest.approx(0.784, abs=1e-3)  # 3.55 tokens at k 5
     assert any("SpecForge" in line for line in found["assumptions"])
-    given = answer(run, "breakeven", "--draft", "eagle3", "--ctx", "512", "--alpha", "0.6")
+    given = answer(run, "breakeven", "--draft", "eagle3", "--ctx", "512", "--alpha", "0.6", "--max-k", "6")
     assert given["inputs"]["alpha"] == 0.6
-    past = answer(run, "breakeven", "--draft", "eagle3", "--ctx", "8192")
+    past = answer(run, "breakeven", "--draft", "eagle3", "--ctx", "8192", "--max-k", "6")
     assert any("2,048 positions" in warning for warning in past["warnings"])
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from specmodel.datasheets import Device
     from specmodel.kernel_times.constants import Constants
     from specmodel.kernel_times.tables import Table
+
+    Floats = NDArray[np.float64]
 
 Times: TypeAlias = "Callable[[Constants], Terms]"
 
@@ -100,26 +103,18 @@ def attention_times(table: Table, device: Device, kv: str, *, replayed: bool = T
     numbers, kept = table.numbers, stored(kv, "kv")
     sequences, heads, kv_heads = numbers["b"], numbers["hq"], numbers["hkv"]
     width, length = numbers["head_dim"], numbers["kv_len"]
-    cache = sequences * length * kv_heads * 2.0 * width * kept.bytes
-    flops = 4.0 * sequences * length * heads * width
-    rate, _ = device.peak("bf16")
-
-    def times(constants: Constants) -> Terms:
-        assert isinstance(constants, AttentionConstants)
-        return attention_seconds(
-            sequences,
-            kv_heads,
-            cache_bytes=cache,
-            flops=flops,
-            flops_per_s=rate,
-            bandwidth_bytes_per_s=device.bandwidth_bytes_per_s,
-            constants=constants,
-            l2_bytes=device.l2_bytes,
-            sm_count=device.sm_count,
-            replayed=replayed,
-        )
-
-    return times
+    return partial(
+        _attention,
+        device,
+        sequences,
+        kv_heads,
+        cache_bytes=sequences * length * kv_heads * 2.0 * width * kept.bytes,
+        flops=4.0 * sequences * length * heads * width,
+        flops_per_s=device.peak("bf16")[0],
+        l2_bytes=device.l2_bytes,
+        sm_count=device.sm_count,
+        replayed=replayed,
+    )
 
 
 def width_times(table: Table, device: Device, kv: str) -> Times:
@@ -131,23 +126,44 @@ def width_times(table: Table, device: Device, kv: str) -> Times:
     numbers, kept = table.numbers, stored(kv, "kv")
     sequences, length, queries = numbers["b"], numbers["kv_len"], numbers["q_len"]
     heads, kv_heads, width = (table.texts[name].astype(float) for name in ("hq", "hkv", "hd"))
-    cache = sequences * length * kv_heads * 2.0 * width * kept.bytes
-    flops = 4.0 * sequences * queries * length * heads * width
-    rate, _ = device.peak("bf16")
+    return partial(
+        _attention,
+        device,
+        sequences,
+        kv_heads,
+        cache_bytes=sequences * length * kv_heads * 2.0 * width * kept.bytes,
+        flops=4.0 * sequences * queries * length * heads * width,
+        flops_per_s=device.peak("bf16")[0],
+    )
 
-    def times(constants: Constants) -> Terms:
-        assert isinstance(constants, AttentionConstants)
-        return attention_seconds(
-            sequences,
-            kv_heads,
-            cache_bytes=cache,
-            flops=flops,
-            flops_per_s=rate,
-            bandwidth_bytes_per_s=device.bandwidth_bytes_per_s,
-            constants=constants,
-        )
 
-    return times
+def _attention(
+    device: Device,
+    sequences: Floats,
+    kv_heads: Floats,
+    constants: Constants,
+    *,
+    cache_bytes: Floats,
+    flops: Floats,
+    flops_per_s: float,
+    l2_bytes: float | None = None,
+    sm_count: float | None = None,
+    replayed: bool = False,
+) -> Terms:
+    """Times of attention over rows; a warm cache only where the size of L2 is given."""
+    assert isinstance(constants, AttentionConstants)
+    return attention_seconds(
+        sequences,
+        kv_heads,
+        cache_bytes=cache_bytes,
+        flops=flops,
+        flops_per_s=flops_per_s,
+        bandwidth_bytes_per_s=device.bandwidth_bytes_per_s,
+        constants=constants,
+        l2_bytes=l2_bytes,
+        sm_count=sm_count,
+        replayed=replayed,
+    )
 
 
 def states_sizes(table: Table) -> NDArray[np.bool_]:
