@@ -2,7 +2,7 @@
 
 Every row of a table of kernel times is predicted with the constants that would be used for that device, format and
 framework, or listed with the reason why not; the error of a plain datasheet roofline stands beside. Tables of published
-speedups: published_errors.py.
+speedups: published/errors.py.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def validate(
     Parameters
     ----------
     files : sequence of paths, optional
-        CSV tables as kernel_times/tables.py reads them, or of published runs (published_table.py); the measured and the
+        CSV tables as kernel_times/tables.py reads them, or of published runs (published/table.py); the measured and the
         published set that ship when left out.
     device : str or Device, optional
         What was measured, for files that do not say.

@@ -16,8 +16,7 @@ from specmodel.speculation import Speculation
 
 # Checks that do not hold, each with the reason; the tests below pin what the model says instead.
 NOT_MET = {
-    "C01-a": "predicted 1.01 at batch 1 under SGLang's fitted engine times, measured 0.72; the lower end of the range loses",
-    "C01-c": "round cost 1.8 predicted, 2.6 measured: 5 ms of the round are host time of that SGLang's draft passes, "
+    "C01-c": "round cost 1.9 predicted, 2.6 measured: 5 ms of the round are host time of that SGLang's draft passes, "
     "which the fitted engine times put at 1 ms",
 }
 
@@ -54,9 +53,9 @@ def test_c01_plain_decoding_is_as_fast_as_measured(c01: dict[str, Speculation]) 
 
 
 def test_c01_a_mixture_of_experts_pays_for_every_position(c01: dict[str, Speculation]) -> None:
-    """C01-b: 1.86 tokens per round lose at batch 4. C01-a and C01-c: see NOT_MET."""
+    """C01-a, C01-b: 1.86 tokens per round lose at batch 1 (by less than measured) and 4. C01-c: see NOT_MET."""
     assert 1.86 / round_cost(c01["sglang"], 4) < 1.0
-    assert 1.86 / round_cost(c01["sglang"], 1) == pytest.approx(1.0, abs=0.05)
+    assert 0.9 < 1.86 / round_cost(c01["sglang"], 1) < 1.0
     assert 1.6 < round_cost(c01["sglang"], 1) < 2.1
     for batch in (1, 4):  # far from the 1.1 of a dense model, engine or not
         assert round_cost(c01["ideal"], batch) > 1.45

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from random import Random
 
@@ -339,3 +340,12 @@ def test_mutated_tables_give_an_answer_or_one_line(seed: int, tmp_path: Path) ->
                 continue
             if isinstance(found, ValidationReport):
                 assert found.files[0].rows + len(found.problems) >= len(rows)
+
+
+def test_a_table_may_come_through_a_pipe() -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"fw,dtype,n,k,m,us\nvllm,bfloat16,4096,4096,16,17.5\n")
+    os.close(writing)
+    report = validate([f"/dev/fd/{reading}"], device="h100-sxm")
+    os.close(reading)
+    assert [(file.kind, file.rows) for file in report.files] == [("gemm", 1)]

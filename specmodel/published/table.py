@@ -108,6 +108,8 @@ class PublishedTable:
 def is_published(path: str | Path | Traversable) -> bool:
     """Whether a file looks like published runs; only its header is read."""
     source = Path(path) if isinstance(path, str) else path
+    if not source.is_file():  # a pipe is read once: published runs are given as a file
+        return False
     try:
         with source.open("r", encoding="utf-8-sig") as stream:
             for _ in range(200):
