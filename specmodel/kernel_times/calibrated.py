@@ -126,7 +126,7 @@ class Calibrated:
         return fit.origin == "default" and fit.kind not in ("small", "wait")  # alike on all devices
 
     def _kernel(self, kernel: Kernel) -> KernelTime:
-        terms = self._terms(kernel, self._fit(*_key(kernel)))
+        terms = kernel_terms(kernel, self._fit(*_key(kernel)), self.device)
         count = kernel.count
         return KernelTime(
             kernel.name,
@@ -173,46 +173,48 @@ class Calibrated:
         limit = sixteen.fixed_s + FUSED_QUANTISE_S
         return replace(fit, constants=replace(fit.constants, fixed_s=min(fit.constants.fixed_s, limit)))
 
-    def _terms(self, kernel: Kernel, fit: Fit) -> Terms:
-        constants, shape = fit.constants, kernel.shape
-        bandwidth = self.device.bandwidth_bytes_per_s
-        rate, _ = self.device.peak(kernel.rate)
-        if isinstance(constants, GemmConstants):
-            return gemm_seconds(
-                shape["m"],
-                shape["n"],
-                shape["k"],
-                weight_bytes=kernel.weight_bytes,
-                flops_per_s=rate,
-                bandwidth_bytes_per_s=bandwidth,
-                constants=constants,
-            )
-        if isinstance(constants, AttentionConstants):
-            return attention_seconds(
-                shape["sequences"],
-                shape["kv_heads"],
-                cache_bytes=kernel.cache_bytes,
-                flops=kernel.attention_flops,
-                flops_per_s=rate,
-                bandwidth_bytes_per_s=bandwidth,
-                constants=constants,
-                l2_bytes=self.device.l2_bytes,
-                sm_count=self.device.sm_count,
-            )
-        if isinstance(constants, MoeConstants):
-            return moe_seconds(
-                kernel.weight_bytes,
-                kernel.activation_bytes,
-                kernel.flops,
-                experts=shape["experts"],
-                flops_per_s=rate,
-                bandwidth_bytes_per_s=bandwidth,
-                constants=constants,
-            )
-        if isinstance(constants, AllreduceConstants):
-            return allreduce_seconds(kernel.activation_bytes, shape["gpus"], constants=constants)
-        assert isinstance(constants, SmallConstants)
-        return _small(kernel, rate, bandwidth, constants)
+
+def kernel_terms(kernel: Kernel, fit: Fit, device: Device) -> Terms:
+    """Times of one kernel at fitted constants, its count left out. [s]"""
+    constants, shape = fit.constants, kernel.shape
+    bandwidth = device.bandwidth_bytes_per_s
+    rate, _ = device.peak(kernel.rate)
+    if isinstance(constants, GemmConstants):
+        return gemm_seconds(
+            shape["m"],
+            shape["n"],
+            shape["k"],
+            weight_bytes=kernel.weight_bytes,
+            flops_per_s=rate,
+            bandwidth_bytes_per_s=bandwidth,
+            constants=constants,
+        )
+    if isinstance(constants, AttentionConstants):
+        return attention_seconds(
+            shape["sequences"],
+            shape["kv_heads"],
+            cache_bytes=kernel.cache_bytes,
+            flops=kernel.attention_flops,
+            flops_per_s=rate,
+            bandwidth_bytes_per_s=bandwidth,
+            constants=constants,
+            l2_bytes=device.l2_bytes,
+            sm_count=device.sm_count,
+        )
+    if isinstance(constants, MoeConstants):
+        return moe_seconds(
+            kernel.weight_bytes,
+            kernel.activation_bytes,
+            kernel.flops,
+            experts=shape["experts"],
+            flops_per_s=rate,
+            bandwidth_bytes_per_s=bandwidth,
+            constants=constants,
+        )
+    if isinstance(constants, AllreduceConstants):
+        return allreduce_seconds(kernel.activation_bytes, shape["gpus"], constants=constants)
+    assert isinstance(constants, SmallConstants)
+    return _small(kernel, rate, bandwidth, constants)
 
 
 def _key(kernel: Kernel) -> tuple[str, str]:

@@ -14,10 +14,10 @@ import numpy as np
 
 from specmodel.acceptance import tokens_per_round
 from specmodel.errors import InputError
-from specmodel.kernel_times.formulas import AttentionConstants, GemmConstants, attention_seconds, gemm_seconds
+from specmodel.kernel_times.calibrated import kernel_terms
 from specmodel.kernel_times.table_times import stored
 from specmodel.passes import PassBuilder, Split
-from specmodel.roofline import Kernel
+from specmodel.roofline import Datasheet
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -96,43 +96,13 @@ def _layer_seconds(
     _, layer = model.architecture.layers[0]
     batch, context, width = (found.table.numbers[column][rows] for column in ("batch", "context", "width"))
     builder = PassBuilder(model, batch, context + width, width, Split())
-    seconds, sheet = np.zeros(len(batch)), np.zeros(len(batch))
-    for kernel in builder.layer(layer, 1):
-        if kernel.kind not in ("gemm", "attention"):
-            continue  # norms and the like take a hundredth of a layer on a CPU, and are fused on a GPU
-        own, bare = _kernel_seconds(kernel, device, gemm if kernel.kind == "gemm" else attention)
-        seconds, sheet = seconds + own, sheet + bare
-    return seconds, sheet, gemm
-
-
-def _kernel_seconds(kernel: Kernel, device: Device, fit: Fit) -> tuple[Floats, Floats]:
-    """Calibrated time of one kernel, and the larger term of a plain roofline. [s]"""
-    bandwidth, constants = device.bandwidth_bytes_per_s, fit.constants
-    rate, _ = device.peak(kernel.rate)
-    moved = kernel.weight_bytes + kernel.cache_bytes
-    bare = np.maximum(moved / bandwidth, (kernel.flops + kernel.attention_flops) / rate)
-    if isinstance(constants, GemmConstants):
-        terms = gemm_seconds(
-            kernel.shape["m"],
-            kernel.shape["n"],
-            kernel.shape["k"],
-            weight_bytes=kernel.weight_bytes,
-            flops_per_s=rate,
-            bandwidth_bytes_per_s=bandwidth,
-            constants=constants,
-        )
-        return np.asarray(terms.seconds), np.asarray(bare)
-    assert isinstance(constants, AttentionConstants)
-    terms = attention_seconds(
-        kernel.shape["sequences"],
-        kernel.shape["kv_heads"],
-        cache_bytes=kernel.cache_bytes,
-        flops=kernel.attention_flops,
-        flops_per_s=rate,
-        bandwidth_bytes_per_s=bandwidth,
-        constants=constants,
-    )
-    return np.asarray(terms.seconds), np.asarray(bare)
+    fits = {"gemm": gemm, "attention": attention}
+    # Norms and the like take a hundredth of a layer on a CPU, and are fused on a GPU.
+    kernels = [kernel for kernel in builder.layer(layer, 1) if kernel.kind in fits]
+    seconds = np.zeros(len(batch))
+    for kernel in kernels:
+        seconds = seconds + kernel_terms(kernel, fits[kernel.kind], device).seconds
+    return seconds, np.asarray(Datasheet(device).time(kernels).seconds), gemm
 
 
 def width_ratios(found: Sequence[Predictions]) -> tuple[WidthRatio, ...]:
