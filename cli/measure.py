@@ -53,11 +53,14 @@ def _show(done: Measurement, as_json: bool) -> None:
         ("figure", "value"),
         [((name.replace("_", " "), f"{value:,.4g}"), "") for name, value in done.figures.items()],
     )
-    tables = " ".join(str(path) for path in done.files if path.suffix == ".csv")
+    tables = [str(path) for path in done.files if path.suffix == ".csv"]
+    kernels = " ".join(table for table in tables if not table.endswith("-layer.csv"))
     device = next((str(path) for path in done.files if path.suffix == ".toml"), "")
     render.say(f"written: {', '.join(str(path) for path in done.files)}")
-    render.say(f"next: specmodel calibrate {tables} --device {device} --out constants.toml", "dim")
-    render.say(f"      specmodel validate {tables} --device {device} --calibration constants.toml", "dim")
+    render.say(f"next: specmodel calibrate {kernels} --device {device} --out constants.toml", "dim")
+    render.say(
+        f"      specmodel validate {' '.join(tables)} --device {device} --calibration constants.toml", "dim"
+    )
     warnings = []
     if not done.complete:
         warnings.append("not complete: the same command takes up where it ended")

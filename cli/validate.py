@@ -10,7 +10,7 @@ from specmodel.cli import options
 
 if TYPE_CHECKING:
     from specmodel.published.errors import SpeedupErrors
-    from specmodel.validation import LayerErrors
+    from specmodel.validation import LayerErrors, ProductErrors
 
 
 def validate(
@@ -34,7 +34,7 @@ def validate(
     """Compare predicted with measured times and published speedups, row by row."""
     from specmodel import validation
     from specmodel.published.errors import SpeedupErrors
-    from specmodel.validation import LayerErrors
+    from specmodel.validation import LayerErrors, ProductErrors
 
     constants = None
     if calibration is not None:
@@ -82,6 +82,8 @@ def validate(
     for file in result.files:
         if isinstance(file, SpeedupErrors):
             _speedups(file)
+        elif isinstance(file, ProductErrors):
+            _products(file)
         elif isinstance(file, LayerErrors):
             _layers(file)
     for row in result.rows or ():
@@ -93,9 +95,40 @@ def validate(
     render.closing(warnings=result.problems)
 
 
+def _products(file: ProductErrors) -> None:
+    """Where products stop being bound by memory."""
+    from specmodel.cli import render
+
+    if not file.ridges:
+        return
+    render.listing(
+        f"{file.file}: ridge, the tokens at which a product takes twice as long as with up to 4",
+        ("device", "format", "by", "matrices", "measured", "predicted", "error", "datasheet"),
+        [
+            (
+                (
+                    one.device,
+                    one.format,
+                    one.framework,
+                    f"{one.matrices:,}",
+                    f"{one.measured:,.0f}",
+                    f"{one.predicted:,.0f}",
+                    f"{one.median_abs_error:.1%}",
+                    "-" if one.datasheet is None else f"{one.datasheet:,.0f}",
+                ),
+                "",
+            )
+            for one in file.ridges
+        ],
+    )
+
+
 def _layers(file: LayerErrors) -> None:
     """How well the price of a wider pass is predicted, and the batch at which speculation stops paying."""
     from specmodel.cli import render
+
+    def shown(batch: float | None) -> str:
+        return "-" if batch is None else f"{batch:.1f}"
 
     if file.ratio_median_abs_error is not None:
         render.say(
@@ -103,15 +136,22 @@ def _layers(file: LayerErrors) -> None:
             f"median error {file.ratio_median_abs_error:.1%}"
         )
 
-    def shown(batch: float | None) -> str:
-        return "not within the batches measured" if batch is None else f"{batch:.1f}"
-
-    for one in file.break_even:
-        if one.measured is None and one.predicted is None:
-            continue
-        render.say(
-            f"break-even batch at {one.context:,} tokens, k {one.k}, alpha {one.alpha:g}, free drafts: "
-            f"measured {shown(one.measured)}, predicted {shown(one.predicted)}"
+    if file.break_even:
+        render.listing(
+            f"{file.file}: the batch from which k free drafts no longer pay (- : not within the batches measured)",
+            ("context", "k", "alpha", "measured", "predicted"),
+            [
+                (
+                    (
+                        f"{one.context:,}",
+                        f"{one.k}",
+                        f"{one.alpha:g}",
+                        *map(shown, (one.measured, one.predicted)),
+                    ),
+                    "",
+                )
+                for one in file.break_even
+            ],
         )
 
 

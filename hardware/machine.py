@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -56,9 +57,10 @@ class Point:
 class Grid:
     """Which points to measure, and how long.
 
-    A point is visited ``visits`` times, some other points in between; each visit takes samples for
-    ``visit_s`` seconds, at least one. Points whose samples other processes disturbed are visited again, for
-    ``patience_s`` seconds in all.
+    ``block`` points take turns: each is visited ``visits`` times, the others in between, so that what slows the
+    machine for a second does not spoil one point alone, and what slows it for longer spoils all alike. A visit
+    takes samples for ``visit_s`` seconds, at least one. Points whose samples other processes disturbed are visited
+    again, for ``patience_s`` seconds in all.
     """
 
     layers: tuple[str, ...]
@@ -72,6 +74,7 @@ class Grid:
     visits: int
     visit_s: float
     patience_s: float = 0.0
+    block: int = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,9 @@ class Machine(Protocol):
 
     def format_bytes(self, name: str) -> float:
         """Bytes per stored number."""
+
+    def prepared(self) -> AbstractContextManager[object]:
+        """What must hold while anything is timed."""
 
     def check(self) -> None:
         """Refuse to time a kernel that computes something else (InputError)."""

@@ -11,7 +11,7 @@ import json
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
@@ -30,13 +30,13 @@ from specmodel.hardware.measurement_files import (
     write_json,
     write_text,
 )
-from specmodel.hardware.samples import Sample, calm, median_and_spread, switches, undisturbed
+from specmodel.hardware.samples import ENOUGH, Sample, calm, disturbed, median_and_spread, undisturbed, waited
 
 BACKENDS = ("cpu", "cuda")
 # Files whose change makes earlier rows incomparable.
 _KERNELS = ("kernels/__init__.py", "kernels/cpu.py", "kernels/cuda.py", "on_cpu.py", "on_cuda.py")
-_BLOCK = 12  # points that take turns: what disturbs the machine for a second does not spoil one point alone
 _MOST_SAMPLES = 15  # of one visit
+_LAYER_SAMPLES = 4  # at least, of one visit to a layer: few points, and what all others are to predict
 _MOST_TOKENS = {"int8": 128}  # torch's weight-only product is made for few tokens, and very slow for many
 
 Progress: TypeAlias = Callable[[int, int, str], None]
@@ -120,9 +120,10 @@ def machine_of(backend: str) -> Machine:
 
 
 def points_of(machine: Machine, grid: Grid) -> list[Point]:
-    """All points of a grid, in an order that is shuffled but always the same.
+    """All points of a grid, always in the same order.
 
-    Points that cost the same do not follow each other, so slow drift of the machine adds noise, not bias.
+    Layers come first, a wide pass right after the plain one that it is compared with. The others are shuffled: points
+    that cost the same do not follow each other, so slow drift of the machine adds noise, not bias.
     """
     points: dict[Point, None] = {}
     passes = [(batch, width) for batch in grid.batches for width in grid.widths]
@@ -139,6 +140,9 @@ def points_of(machine: Machine, grid: Grid) -> list[Point]:
                     held = batch * shape.cache_elements(context + width) * machine.format_bytes(cache)
                     if held <= grid.cache_bytes:
                         points[Point("attention", shape, (batch, context, width), cache=cache)] = None
+    shuffled = list(points)
+    random.Random(0).shuffle(shuffled)
+    layers = []
     shape, first = LAYERS[grid.layers[0]], machine.weight_formats[0]
     for context in grid.layer_contexts:
         for batch in grid.batches:
@@ -147,10 +151,8 @@ def points_of(machine: Machine, grid: Grid) -> list[Point]:
             )
             if held <= grid.cache_bytes / 2:
                 for width in grid.layer_widths:
-                    points[Point("layer", shape, (batch, context, width), first, first)] = None
-    shuffled = list(points)
-    random.Random(0).shuffle(shuffled)
-    return shuffled
+                    layers.append(Point("layer", shape, (batch, context, width), first, first))
+    return layers + shuffled
 
 
 def measure(
@@ -198,7 +200,7 @@ def measure(
     prefix = prefix or prefix_of(machine.device)
     grid = grid or machine.grid(quick)
     begun = time.monotonic()
-    with alone(prefix):
+    with alone(prefix), machine.prepared():
         run = _Run(machine, grid, prefix, quick, progress or (lambda done, total, what: None))
         try:
             run.measure()
@@ -276,45 +278,54 @@ class _Run:
             self.record["ceilings"] = asdict(self.machine.ceilings())
         write_json(self.json, self.record)
         write_text(self.toml, device_toml(self.machine, self.ceilings, self.json.name))
-        for start in range(0, len(todo), _BLOCK):
-            block = todo[start : start + _BLOCK]
-            for point, taken in self._samples(block, total - len(todo) + start, total):
-                samples = undisturbed(taken)
-                seconds, spread = median_and_spread(samples)
-                fields = point.fields(self.machine.framework(point))
-                self.tables.append(point.kind, fields, seconds, spread, len(samples))
+        for start in range(0, len(todo), self.grid.block):
+            block = todo[start : start + self.grid.block]
+            samples: list[list[Sample]] = [[] for _ in block]
+            try:
+                self._sample(block, samples, total - len(todo) + start, total)
+            finally:  # interrupted, too: what has been visited often enough is kept
+                for point, taken in zip(block, samples, strict=True):
+                    if len(taken) >= min(ENOUGH, self.grid.visits):
+                        self._keep(point, undisturbed(taken))
         self.progress(total, total, "done")
 
-    def _samples(self, block: Sequence[Point], done: int, total: int) -> Iterator[tuple[Point, list[Sample]]]:
+    def _keep(self, point: Point, samples: Sequence[float]) -> None:
+        seconds, spread = median_and_spread(samples)
+        self.tables.append(
+            point.kind, point.fields(self.machine.framework(point)), seconds, spread, len(samples)
+        )
+
+    def _sample(self, block: Sequence[Point], samples: list[list[Sample]], done: int, total: int) -> None:
         """Time some points in turns, there and back."""
         timers = []
-        for at, point in enumerate(block):
-            self.progress(done + at, total, f"{point.kind} {' x '.join(map(str, point.sizes))}")
+        for point in block:
+            self.progress(done, total, f"{point.kind} {' x '.join(map(str, point.sizes))}")
             timers.append(self.machine.timer(point))
-        samples: list[list[Sample]] = [[] for _ in block]
-        for visit in range(self.grid.visits):
+        visits = self.grid.visits
+        for visit in range(visits):
+            self.progress(done + visit * len(block) // visits, total, f"turn {visit + 1} of {visits}")
             for at in range(len(block)) if visit % 2 == 0 else reversed(range(len(block))):
-                self._visit(timers[at], samples[at])
+                self._visit(block[at], timers[at], samples[at])
         self.patience_s += self.grid.patience_s * len(block) / total
         while self.patience_s > 0.0 and (
             unsure := [at for at, taken in enumerate(samples) if not calm(taken)]
         ):
             begun = time.perf_counter()
             for at in unsure:
-                self._visit(timers[at], samples[at])
+                self._visit(block[at], timers[at], samples[at])
             self.patience_s -= time.perf_counter() - begun
-        yield from zip(block, samples, strict=True)
 
-    def _visit(self, timer: Callable[[], float], samples: list[Sample]) -> None:
+    def _visit(self, point: Point, timer: Callable[[], float], samples: list[Sample]) -> None:
         until = time.perf_counter() + self.grid.visit_s
-        for _ in range(_MOST_SAMPLES):
-            before = switches()
+        fewest = _LAYER_SAMPLES if point.kind == "layer" else 1
+        for taken in range(1, _MOST_SAMPLES + 1):
+            before = waited()
             seconds = timer()
-            taken_away = switches() - before
-            samples.append((seconds, taken_away))
+            sample = seconds, waited() - before
+            samples.append(sample)
             self.samples += 1
-            self.disturbed += taken_away > 0
-            if time.perf_counter() >= until:
+            self.disturbed += disturbed(sample)
+            if taken >= fewest and time.perf_counter() >= until:
                 return
 
     @property

@@ -84,6 +84,9 @@ class CudaMachine:
     def format_bytes(self, name: str) -> float:
         return _BYTES[name]
 
+    def prepared(self) -> contextlib.AbstractContextManager[object]:
+        return contextlib.nullcontext()
+
     def check(self) -> None:
         """Compare the kernel with attention in float64 on this GPU."""
         torch.manual_seed(1)

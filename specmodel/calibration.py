@@ -44,6 +44,8 @@ _POOL_FROM = 0.8
 # Measured on multi-head latent attention, the only kernels here that are bound by arithmetic (FlashAttention and
 # FlashMLA on Hopper, 0.3-0.5 of the peak; vllm pull request 27363, achatbot pull request 123).
 ATTENTION_FLOPS_SHARE = 0.5
+# Tokens that one register tile of BLAS's float32 product holds (AVX2); `hardware/kernels/cpu.py` pads to it.
+CPU_TILE = 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +201,10 @@ def sample_of(device: Device, kind: str, label: str, rows: Table, *, eager: bool
     if kind == "gemm":
         kept = stored(label)
         weight_only = kept.rate == "bf16" and kept.format not in ("bf16", "fp16", "fp32")
-        settled = {"overlap": 1.0 if weight_only else 2.0}
+        one_after_another = weight_only or device.architecture == "cpu"
+        settled = {"overlap": 1.0 if one_after_another else 2.0}
+        if device.architecture == "cpu" and kept.format == "fp32":
+            settled["tile"] = CPU_TILE
         if kept.rate == "bf16":
             settled["quantise"] = 0.0
         times = gemm_times(rows, device, label)

@@ -19,6 +19,7 @@ from specmodel import catalog
 from specmodel.errors import InputError, unknown_name
 from specmodel.kernel_times.constants import ENGINES, POOLED, Calibration
 from specmodel.kernel_times.layer_rows import LayerBreakEven, WidthRatio, layer_break_evens, width_ratios
+from specmodel.kernel_times.ridges import Ridge, ridges
 from specmodel.kernel_times.table_devices import by_device
 from specmodel.kernel_times.table_predictions import Predictions, predict
 from specmodel.kernel_times.tables import Table, read_table
@@ -69,6 +70,13 @@ class FileErrors(Errors):
     predicted_rows: int
     datasheet_median_abs_error: float | None
     groups: tuple[GroupErrors, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProductErrors(FileErrors):
+    """A file of GEMM times: besides, the tokens from which its products are no longer bound by memory."""
+
+    ridges: tuple[Ridge, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +211,9 @@ def _summary(table: Table, found: Sequence[Predictions]) -> FileErrors:
         datasheet_median_abs_error=_scores(sheet)["median_abs_error"],
         groups=tuple(group for one in found for group in _groups(one)),
     )
+    shared = {one.name: getattr(whole, one.name) for one in fields(FileErrors)}
+    if table.kind == "gemm":
+        return ProductErrors(**shared, ridges=ridges(found))
     if table.kind != "layer":
         return whole
     ratios = width_ratios(found)
@@ -210,7 +221,7 @@ def _summary(table: Table, found: Sequence[Predictions]) -> FileErrors:
         [ratio.predicted / ratio.measured - 1.0 for ratio in ratios if ratio.predicted is not None]
     )
     return LayerErrors(
-        **{one.name: getattr(whole, one.name) for one in fields(FileErrors)},
+        **shared,
         ratio_median_abs_error=_scores(off)["median_abs_error"],
         ratios=ratios,
         break_even=layer_break_evens(ratios),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -378,6 +379,28 @@ def test_more_work_never_takes_less_time(m: float, n: float, k: float, more: flo
     for other in (seconds(m * more, n, k), seconds(m, n * more, k), seconds(m, n, k * more)):
         assert other >= base * (1.0 - 1e-12)
     assert seconds(m, n, k, speed=more) <= base * (1.0 + 1e-12)
+
+
+@given(m=st.floats(1.0, 300.0), tile=st.sampled_from([1.0, 8.0, 16.0]))
+def test_rows_are_multiplied_in_whole_tiles(m: float, tile: float) -> None:
+    """With time for nothing but arithmetic, a row more costs nothing until the next tile."""
+
+    def seconds(rows: float, tile: float) -> float:
+        constants = GemmConstants(0.0, 1.0, 1.0, overlap=1.0, tile=tile)
+        terms = gemm_seconds(
+            rows,
+            64.0,
+            64.0,
+            weight_bytes=0.0,
+            flops_per_s=1e9,
+            bandwidth_bytes_per_s=1e30,
+            constants=constants,
+        )
+        return float(terms.seconds)
+
+    whole = m if tile == 1.0 else tile * math.ceil(m / tile)
+    assert seconds(m, tile) == pytest.approx(2.0 * whole * 64 * 64 / 1e9)
+    assert seconds(m, tile) == pytest.approx(seconds(whole, 1.0))
 
 
 @given(

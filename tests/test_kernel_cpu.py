@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_info
 
 from specmodel.errors import InputError
 from specmodel.hardware.kernels import LAYERS, LayerShape, chain, cpu, tree
@@ -94,6 +95,25 @@ def test_padding_to_whole_tiles_changes_no_product(tokens: int) -> None:
     weight = rng.standard_normal((24, 40), dtype=np.float32)
     x = rng.standard_normal((40, tokens), dtype=np.float32)
     np.testing.assert_allclose(cpu.linear(weight, x), weight.astype(np.float64) @ x, atol=1e-5)
+
+
+def test_every_piece_of_work_is_done_once_and_a_failure_comes_out() -> None:
+    done: list[int] = []
+    cpu.share_out(done.append, range(1000))
+    assert sorted(done) == list(range(1000))
+    cpu.share_out(done.append, [])
+    with pytest.raises(ZeroDivisionError):
+        cpu.share_out(lambda piece: 1 // piece, [1, 1, 0, 1])
+
+
+def test_blas_is_held_to_one_thread_only_while_measuring() -> None:
+    def threads() -> list[int]:
+        return [one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"]
+
+    before = threads()
+    with cpu.one_blas_thread():
+        assert set(threads()) <= {1}
+    assert threads() == before
 
 
 def test_layer_shapes_have_the_weights_of_their_models() -> None:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
+import hashlib
 import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 import tomllib
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +24,7 @@ import pytest
 
 from specmodel.errors import InputError
 from specmodel.hardware.kernels import LAYERS
+from specmodel.hardware.kernels.cpu import thread_count
 from specmodel.hardware.machine import COLUMNS, KINDS, Ceilings, Grid, Point
 from specmodel.hardware.measure import (
     Interrupted,
@@ -29,7 +35,7 @@ from specmodel.hardware.measure import (
 )
 from specmodel.hardware.measurement_files import alone
 from specmodel.hardware.on_cpu import CpuMachine
-from specmodel.hardware.samples import median_and_spread, undisturbed
+from specmodel.hardware.samples import disturbed, median_and_spread, undisturbed, waited
 
 GRID = Grid(("qwen3-1.7b",), (1, 2, 4), (100, 300), (1, 5), (100,), (1, 5), 16, 1e12, visits=2, visit_s=0.0)
 
@@ -54,6 +60,9 @@ class Clock:
 
     def format_bytes(self, name: str) -> float:
         return 4.0
+
+    def prepared(self) -> AbstractContextManager[object]:
+        return nullcontext()
 
     def check(self) -> None:
         pass
@@ -275,12 +284,61 @@ def test_the_device_file_holds_the_measured_ceilings(tmp_path: Path) -> None:
 
 
 def test_samples_in_which_others_took_the_cores_do_not_count() -> None:
-    assert undisturbed([(9.0, 4), (1.0, 0), (2.0, 0), (3.0, 0)]) == [1.0, 2.0, 3.0]
+    assert undisturbed([(9.0, 4.0), (1.0, 0.0), (2.0, 0.0), (3.0, 0.01)]) == [1.0, 2.0, 3.0]
     # Too few to choose from: the fastest, since disturbance only adds time.
-    assert undisturbed([(9.0, 4), (1.0, 2), (2.0, 0), (3.0, 1)]) == [1.0, 2.0, 3.0]
-    assert undisturbed([(1.0, 2)]) == [1.0]
+    assert undisturbed([(9.0, 4.0), (1.0, 0.2), (2.0, 0.0), (3.0, 0.1)]) == [1.0, 2.0, 3.0]
+    assert undisturbed([(1.0, 0.2)]) == [1.0]
     assert median_and_spread([1.0, 2.0, 3.0, 4.0, 5.0]) == (3.0, 2 / 3)
     assert median_and_spread([7.0]) == (7.0, 0.0)
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/schedstat").exists(), reason="only Linux tells how long threads waited"
+)
+def test_a_thread_that_others_keep_from_a_core_has_waited() -> None:
+    """Twice as many busy threads as cores: about half of their time is waiting."""
+    stop = threading.Event()
+
+    def spin() -> None:  # hashing lets go of the interpreter lock
+        while not stop.is_set():
+            hashlib.sha256(bytes(1 << 20)).digest()
+
+    threads = [threading.Thread(target=spin) for _ in range(2 * thread_count())]
+    before, begun = waited(), time.perf_counter()
+    for thread in threads:
+        thread.start()
+    time.sleep(0.3)
+    elapsed, wait = time.perf_counter() - begun, waited() - before
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert wait > 0.2 * elapsed
+    assert disturbed((elapsed, wait))
+
+
+def test_what_was_timed_often_enough_is_kept_when_it_is_interrupted(tmp_path: Path) -> None:
+    class Stops(Clock):
+        """Ctrl-C at the tenth sample of the second visit."""
+
+        samples = 0
+
+        def timer(self, point: Point) -> Callable[[], float]:
+            run_once = super().timer(point)
+
+            def sample() -> float:
+                self.samples += 1
+                if self.samples > 40:
+                    raise KeyboardInterrupt
+                return run_once()
+
+            return sample
+
+    grid = dataclasses.replace(GRID, block=1000, visits=1)
+    with pytest.raises(Interrupted) as caught:
+        measure("cpu", tmp_path / "m", machine=Stops(), grid=grid)
+    kept = caught.value.measurement.rows
+    assert kept == 40 - 6 * 3  # six layers, four samples each, come first
+    assert measure("cpu", tmp_path / "m", machine=Clock(), grid=grid).resumed == kept
 
 
 def test_progress_is_told_from_the_first_point_to_the_last(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from specmodel.calibration import calibrate
 from specmodel.errors import InputError
 from specmodel.kernel_times.serving import runs_of
 from specmodel.kernel_times.tables import read_table
-from specmodel.validation import FileErrors, ValidationReport, shipped_tables, validate
+from specmodel.validation import FileErrors, ProductErrors, ValidationReport, shipped_tables, validate
 
 GEMM = "# gpu h100_sxm; frameworks vllm 0.24.0\nfw,dtype,n,k,m,us\nvllm,bfloat16,4096,4096,16,17.5\n"
 
@@ -187,6 +187,34 @@ def write(folder: Path, text: str | bytes, name: str = "t.csv") -> Path:
     path = folder / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return path
+
+
+def test_the_ridge_is_where_a_product_takes_twice_its_time_for_a_few_tokens(tmp_path: Path) -> None:
+    """Times 99 + m: 100.5 for 1 or 2, twice that at m = 102. Too few tokens, or none to start from: no ridge."""
+    rows = [(n, m) for n in (4096, 8192) for m in (1, 2, 100, 102, 400, 560, 620, 1000)]
+    rows += [(1024, m) for m in (1, 2, 50)] + [(2048, m) for m in (8, 64, 4096)]
+    path = tmp_path / "gemm.csv"
+    lines = [
+        "# gpu h100_sxm",
+        "fw,dtype,n,k,m,us",
+        *(f"vllm,bfloat16,{n},4096,{m},{99 + m}" for n, m in rows),
+    ]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    file = validate([path]).files[0]
+    assert isinstance(file, ProductErrors)
+    (found,) = file.ridges
+    assert (found.device, found.format, found.framework, found.matrices) == (
+        "h100-sxm",
+        "bfloat16",
+        "vllm",
+        2,
+    )
+    assert found.measured == pytest.approx(102.0, rel=1e-3)
+    # H100: 989.5 TFLOP/s over 3.35 TB/s, a ridge point of 295 FLOP/B = tokens in 16 bit; doubled at twice that, a
+    # little earlier for the traffic of activations.
+    assert found.datasheet == pytest.approx(2 * 295, rel=0.15)
+    assert 1.0 < found.predicted < 1000.0
+    assert found.median_abs_error == pytest.approx(abs(found.predicted / found.measured - 1.0), rel=0.2)
 
 
 def test_the_device_comes_from_column_comment_or_option(tmp_path: Path) -> None:

@@ -2,18 +2,21 @@
 
 The same reading of memory as the GPU kernel. A block of keys (32 KiB) comes in from memory once and is
 multiplied by every query of its KV head while it sits in the core's own cache; the weights go through
-BLAS's matrix product with all new tokens side by side. Threads are Python's: NumPy lets go of the interpreter
-lock inside a product, and blocks are small enough that BLAS starts no threads of its own.
+BLAS's matrix product with all new tokens side by side. Threads are Python's, and take the next piece of work when
+they are done with one: NumPy lets go of the interpreter lock inside a product. BLAS's own threads share a product
+out once and wait for the slowest, which is half as fast again on a machine with anything else to do; `one_blas_thread`
+keeps them out.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +25,14 @@ from specmodel.errors import InputError
 from specmodel.hardware.kernels import LayerShape, chain
 
 Floats = NDArray[np.float32]
+Piece = TypeVar("Piece")
 
 TILE = 8  # new tokens are padded to whole register tiles of the matrix product: 5 unpadded cost more than 8
 _BLOCK_ELEMENTS = 8192  # of one block of keys: within a 32 KiB first-level cache
+_MOST_ROWS = (
+    256  # of a weight matrix in one piece: BLAS packs the tokens anew for each, and below 64 that tells
+)
+_TURNS = 4  # pieces per core at least, so that no core waits long for another
 _SCORE_BYTES = 256 * 1024  # of one piece of work: scores are read again, so they should stay in the cache
 
 
@@ -51,9 +59,32 @@ def thread_count() -> int:
 
 
 @cache
-def pool() -> ThreadPoolExecutor:
-    """One thread per core, started once."""
-    return ThreadPoolExecutor(thread_count(), thread_name_prefix="decode")
+def _helpers() -> ThreadPoolExecutor:
+    """Threads for all cores but the caller's, started once."""
+    return ThreadPoolExecutor(max(1, thread_count() - 1), thread_name_prefix="decode")
+
+
+def share_out(work: Callable[[Piece], object], pieces: Sequence[Piece]) -> None:
+    """Do all pieces, every core taking the next one when it is free; this thread works too."""
+    left = iter(pieces)  # one next() at a time, under the interpreter lock
+
+    def take() -> None:
+        for piece in left:
+            work(piece)
+
+    others = [_helpers().submit(take) for _ in range(min(thread_count(), len(pieces)) - 1)]
+    take()
+    for other in others:
+        other.result()
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """While it lasts, NumPy's products start no threads of their own."""
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1, user_api="blas"):
+        yield
 
 
 def linear(weight: Floats, x: Floats) -> Floats:
@@ -62,12 +93,19 @@ def linear(weight: Floats, x: Floats) -> Floats:
     One token goes through the same matrix product as many. (BLAS has a faster routine for exactly one
     column, which a verification pass cannot use; `measure` reports it beside.)
     """
-    tokens = x.shape[1]
+    tokens, outputs = x.shape[1], len(weight)
     if tokens % TILE:
         wide = np.zeros((x.shape[0], padded(tokens, TILE)), np.float32)
         wide[:, :tokens] = x
-        return (weight @ wide)[:, :tokens]
-    return weight @ x
+        x = wide
+    y = np.empty((outputs, x.shape[1]), np.float32)
+    rows = min(_MOST_ROWS, padded(-(-outputs // (_TURNS * thread_count())), TILE))
+
+    def work(first: int) -> None:
+        np.matmul(weight[first : first + rows], x, out=y[first : first + rows])
+
+    share_out(work, range(0, outputs, rows))
+    return y[:, :tokens]
 
 
 def attention(
@@ -121,12 +159,7 @@ def attention(
         some, length = piece
         out[some] = _attend(packed[some], keys[some], values[some], length, bits[some])
 
-    pieces = _pieces(lengths, kv_heads, rows)
-    if thread_count() == 1 or len(pieces) == 1:
-        for piece in pieces:
-            work(piece)
-    else:
-        list(pool().map(work, pieces))
+    share_out(work, _pieces(lengths, kv_heads, rows))
     out = out.reshape(batch, kv_heads, width, -1, head_dim).transpose(0, 2, 1, 3, 4)
     return np.ascontiguousarray(out).reshape(q.shape)
 

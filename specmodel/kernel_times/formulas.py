@@ -8,7 +8,8 @@ Why the terms: a small kernel costs its ramp-up and tail (`fixed_s`), which CUDA
 walks along its inner dimension one slice after another, so a long K takes time that no bandwidth shortens
 (`walk_s`). Traffic and arithmetic overlap, but not perfectly: they add as the root of their squares where one
 kernel does both, and plainly where weights are unpacked first or many small products follow one another.
-Wave and tile counts, and rounding M up to tiles, were tried and did not predict left-out shapes better.
+Wave and tile counts, and rounding M up to tiles, were tried on GPUs and did not predict left-out shapes better. On a
+CPU the same core copies weights into BLAS's order and then multiplies, so both add, and rounding M up shows.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ class GemmConstants:
         Bytes moved per activation element to bring it to the narrow format, at datasheet bandwidth. [B]
     overlap : float
         Exponent p of (memory^p + compute^p + walk^p)^(1/p): 1 adds, 2 overlaps, infinity would be a maximum.
+    tile : float
+        Rows are multiplied in multiples of this, empty ones included; 1 where that does not show.
     """
 
     FITTED: ClassVar[tuple[str, ...]] = ("fixed_s", "bandwidth_share", "flops_share", "walk_s", "quantise")
@@ -62,6 +65,7 @@ class GemmConstants:
     walk_s: float = 0.0
     quantise: float = 0.0
     overlap: float = 2.0
+    tile: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +216,8 @@ def gemm_seconds(
     memory = (weight_bytes + ACTIVATION_BYTES * m * (n + k)) / (
         constants.bandwidth_share * bandwidth_bytes_per_s
     )
-    compute = 2.0 * m * n * k / (constants.flops_share * flops_per_s)
+    rows = m if constants.tile == 1.0 else np.ceil(np.asarray(m) / constants.tile) * constants.tile
+    compute = 2.0 * rows * n * k / (constants.flops_share * flops_per_s)
     joined = _joined(constants.overlap, memory, compute, constants.walk_s * k)
     quantise = constants.quantise * m * k / bandwidth_bytes_per_s if constants.quantise else 0.0
     return Terms(constants.fixed_s + joined + quantise, memory, compute, constants.fixed_s)

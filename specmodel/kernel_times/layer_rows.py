@@ -147,7 +147,7 @@ def layer_break_evens(ratios: Sequence[WidthRatio]) -> tuple[LayerBreakEven, ...
     return tuple(found)
 
 
-def crossing(batches: Sequence[int], ratios: Sequence[float | None], level: float) -> float | None:
+def crossing(batches: Sequence[float], ratios: Sequence[float | None], level: float) -> float | None:
     """The batch from which the ratio stays at or above a level; None where the last one is below, or the first above."""
     values = np.array([np.nan if ratio is None else ratio for ratio in ratios])
     if len(values) < 2 or not np.isfinite(values).all() or values[-1] < level:
