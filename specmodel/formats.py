@@ -144,10 +144,12 @@ _FORMATS = {
         NumberFormat("nf4-double", 4.0 + 8 / 64 + 32 / (64 * 256), "bf16", True, "nf4, its scales in 8 bits"),
     )
 }
+_GGUF_ONLY = set()
 for _block in GGUF_TYPES.values():
     if _block.name not in _FORMATS and _block.name[0] in "qit" and _block.elements > 1:
         _layout = f"GGUF block of {_block.bytes} bytes for {_block.elements} weights"
         _FORMATS[_block.name] = NumberFormat(_block.name, _block.bits, "bf16", True, _layout)
+        _GGUF_ONLY.add(_block.name)
 for _mix, _bits in _GGUF_MIXES.items():
     _average = "GGUF mix, average over Llama-3.1-8B; larger models are lower"
     _FORMATS[_mix] = NumberFormat(_mix, _bits, "bf16", True, _average)
@@ -194,6 +196,25 @@ def number_format(name: str, field: str = "format") -> NumberFormat:
     if found is None:
         raise unknown_name(field, name, format_names())
     return _FORMATS[found]
+
+
+def gguf_ends(weights: NumberFormat) -> tuple[NumberFormat, NumberFormat] | None:
+    """Formats of the embedding and of the head in a GGUF file whose layers have that format; None for others.
+
+    llama.cpp's quantize tool narrows both: the embedding like the layers, the head to q6_k at least. A mix is an
+    average over the whole file, both included.
+
+    Examples
+    --------
+    >>> [part.name for part in gguf_ends(number_format("q4_0"))], gguf_ends(number_format("awq"))
+    (['q4_0', 'q6_k'], None)
+    """
+    if weights.name in _GGUF_MIXES:
+        return weights, weights
+    if weights.name not in _GGUF_ONLY:
+        return None
+    head = _FORMATS["q6_k"]
+    return weights, head if weights.bits < head.bits else weights
 
 
 def format_names() -> list[str]:

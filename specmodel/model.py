@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from specmodel.architecture import Architecture, Experts
 from specmodel.errors import InputError
-from specmodel.formats import NumberFormat, number_format
+from specmodel.formats import NumberFormat, gguf_ends, number_format
 
 if TYPE_CHECKING:
     from specmodel.units import Numeric
@@ -44,12 +44,20 @@ class Precision:
         return self.parts.get(part, self.weights)
 
 
-def uniform(weights: NumberFormat, kv: NumberFormat) -> Precision:
-    """Weights in one format; where it is narrower than 16 bit, the parts that usually stay so do."""
+def uniform(weights: NumberFormat, kv: NumberFormat, *, tied: bool = False) -> Precision:
+    """Weights in one format; where it is narrower than 16 bit, the parts that usually stay so do.
+
+    GGUF files narrow embedding and head too; tied, both are stored as the head.
+    """
     sixteen = number_format("bf16")
     if weights.bits >= sixteen.bits:
         return Precision(weights, MappingProxyType({}), kv)
-    return Precision(weights, MappingProxyType(dict.fromkeys(SIXTEEN_BIT, sixteen)), kv)
+    parts = dict.fromkeys(SIXTEEN_BIT, sixteen)
+    ends = gguf_ends(weights)
+    if ends is not None:
+        embedding, head = ends
+        parts |= {"embedding": head if tied else embedding, "head": head, "mtp": weights}
+    return Precision(weights, MappingProxyType(parts), kv)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +143,7 @@ class Model:
         asked = None if weights is None else number_format(weights, "weights")
         if asked is None or self._is_stored_in(asked):
             return replace(self, precision=replace(self.precision, kv=kv_format))
-        precision = uniform(asked, kv_format)
+        precision = uniform(asked, kv_format, tied=self.architecture.tied)
         counted = replace(self, precision=precision, measured_bytes=False)
         return replace(counted, weight_bytes=float(sum(counted.counted_bytes().values())))
 

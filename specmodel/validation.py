@@ -17,8 +17,10 @@ import numpy as np
 
 from specmodel import catalog
 from specmodel.errors import InputError, unknown_name
-from specmodel.kernel_times.constants import ENGINES, POOLED, Calibration
+from specmodel.kernel_times.constants import ENGINES, OWN_KERNELS, POOLED, Calibration
+from specmodel.kernel_times.layer_rows import LABELS as LAYER_LABELS
 from specmodel.kernel_times.layer_rows import LayerBreakEven, WidthRatio, layer_break_evens, width_ratios
+from specmodel.kernel_times.pass_rows import LABELS as PASS_LABELS
 from specmodel.kernel_times.ridges import Ridge, ridges
 from specmodel.kernel_times.table_devices import by_device
 from specmodel.kernel_times.table_predictions import Predictions, predict
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from specmodel.datasheets import Device
 
 
-FRAMEWORKS = (POOLED, "sglang", "vllm", *sorted({*ENGINES, *ENGINES.values()}))
+FRAMEWORKS = (POOLED, "sglang", "vllm", *OWN_KERNELS, *sorted({*ENGINES, *ENGINES.values()}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ class ProductErrors(FileErrors):
 
 @dataclass(frozen=True, slots=True)
 class LayerErrors(FileErrors):
-    """A file of whole layers, plain and wide: besides times, what a verification pass costs and where it stops paying."""
+    """A file of whole layers or passes, plain and wide: besides times, what a verification pass costs and where it stops paying."""
 
     ratio_median_abs_error: float | None
     ratios: tuple[WidthRatio, ...]
@@ -214,9 +216,9 @@ def _summary(table: Table, found: Sequence[Predictions]) -> FileErrors:
     shared = {one.name: getattr(whole, one.name) for one in fields(FileErrors)}
     if table.kind == "gemm":
         return ProductErrors(**shared, ridges=ridges(found))
-    if table.kind != "layer":
+    if table.kind not in ("layer", "pass"):
         return whole
-    ratios = width_ratios(found)
+    ratios = width_ratios(found, PASS_LABELS if table.kind == "pass" else LAYER_LABELS)
     off = np.array(
         [ratio.predicted / ratio.measured - 1.0 for ratio in ratios if ratio.predicted is not None]
     )

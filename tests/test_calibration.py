@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -401,6 +402,42 @@ def test_rows_are_multiplied_in_whole_tiles(m: float, tile: float) -> None:
     whole = m if tile == 1.0 else tile * math.ceil(m / tile)
     assert seconds(m, tile) == pytest.approx(2.0 * whole * 64 * 64 / 1e9)
     assert seconds(m, tile) == pytest.approx(seconds(whole, 1.0))
+
+
+def test_few_rows_take_the_vector_kernel_where_the_machine_is_known() -> None:
+    """llama.cpp: up to 8 rows on the ordinary units, traffic and arithmetic joined as root of squares."""
+    constants = GemmConstants(
+        1e-6, 0.5, 0.5, overlap=1.0, vector_rows=8.0, vector_flops_per_unit=1e11, vector_bandwidth_share=1.0
+    )
+
+    def seconds(m: Any, sm_count: float | None) -> Any:
+        return gemm_seconds(
+            m, 4096.0, 4096.0, weight_bytes=1e7, flops_per_s=1e14, bandwidth_bytes_per_s=1e12,
+            constants=constants, sm_count=sm_count,
+        ).seconds  # fmt: skip
+
+    memory, compute = 1e-5 + 2 * 4 * 8192 / 1e12, 2 * 4 * 4096**2 / (100 * 1e11)
+    assert seconds(4.0, 100.0) == pytest.approx(1e-6 + math.hypot(memory, compute))
+    many = np.array([1.0, 8.0, 9.0, 64.0])
+    both, without = np.asarray(seconds(many, 100.0)), np.asarray(seconds(many, None))
+    assert both[2:] == pytest.approx(without[2:])
+    assert np.all(both[:2] != without[:2])
+    assert without[0] == pytest.approx(1e-6 + 2 * (1e-5 + 2 * 8192 / 1e12) + 2 * 4096**2 / 5e13)
+
+
+@pytest.mark.parametrize(("device", "engine"), [("a100-sxm-80", "llama.cpp"), ("rtx-3090", "llama.cpp")])
+def test_llama_cpp_runs_kernels_of_its_own(device: str, engine: str) -> None:
+    """Also where kernels of other engines were measured; and nobody else runs llama.cpp's."""
+    machine = catalog.device(device)
+    own = Calibration(()).find(machine, "gemm", "q4_0", engine)
+    others = Calibration(()).find(machine, "gemm", "q4_0", "vllm")
+    assert own is not None
+    assert others is not None
+    assert own.framework == engine != others.framework
+    assert isinstance(own.constants, GemmConstants)
+    assert isinstance(others.constants, GemmConstants)
+    assert own.constants.vector_rows == 8.0
+    assert others.constants.vector_rows == 0.0
 
 
 @given(

@@ -143,6 +143,25 @@ def test_formats_by_option_leave_what_usually_stays_16_bit() -> None:
 
 
 @pytest.mark.parametrize(
+    ("model", "weights", "gib"),
+    [("llama-2-7b", "q4_0", 3.56), ("llama-2-7b", "q8_0", 6.67), ("codellama-34b", "q8_0", 33.39)],
+)
+def test_gguf_formats_narrow_embedding_and_head_too(model: str, weights: str, gib: float) -> None:
+    """File sizes as llama-bench prints them (llama.cpp pull requests 4766 and 5625)."""
+    found = load(model, weights=weights)
+    assert found.weight_bytes / 2**30 == pytest.approx(gib, abs=0.005)
+    assert found.precision.of("head").name == ("q6_k" if weights == "q4_0" else weights)
+
+
+def test_a_gguf_mix_is_the_average_of_the_whole_file() -> None:
+    """Llama-3.1-8B in q4_k_m: 4.89 bits, from which its file size follows; tied models keep one matrix, as the head."""
+    found = load("llama-3.1-8b", weights="q4_k_m")
+    assert found.weight_bytes == pytest.approx(4.89 / 8 * found.architecture.parameters, rel=1e-3)
+    tied = load("llama-3.2-1b", weights="q4_0")
+    assert tied.precision.of("embedding").name == tied.precision.of("head").name == "q6_k"
+
+
+@pytest.mark.parametrize(
     "pattern", ["re:(a+)+$", "re:" + ".*" * 9 + "x", "re:[", "re:" + "a" * 600, 7, ["x"], None]
 )
 def test_hostile_patterns_are_refused_quickly(pattern: object) -> None:

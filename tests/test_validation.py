@@ -13,7 +13,14 @@ from specmodel.calibration import calibrate
 from specmodel.errors import InputError
 from specmodel.kernel_times.serving import runs_of
 from specmodel.kernel_times.tables import read_table
-from specmodel.validation import FileErrors, ProductErrors, ValidationReport, shipped_tables, validate
+from specmodel.validation import (
+    FileErrors,
+    LayerErrors,
+    ProductErrors,
+    ValidationReport,
+    shipped_tables,
+    validate,
+)
 
 GEMM = "# gpu h100_sxm; frameworks vllm 0.24.0\nfw,dtype,n,k,m,us\nvllm,bfloat16,4096,4096,16,17.5\n"
 
@@ -42,6 +49,7 @@ def by_name(report: ValidationReport) -> dict[str, FileErrors]:
         ("moe_b200_sxm.csv", 0.11),
         ("allreduce.csv", 0.07),
         ("e2e_tpot.csv", 0.04),
+        ("llama_cpp_passes.csv", 0.04),
     ],
 )
 def test_shipped_tables_are_predicted(shipped: ValidationReport, file: str, most: float) -> None:
@@ -53,6 +61,46 @@ def test_shipped_tables_are_predicted(shipped: ValidationReport, file: str, most
     assert found.datasheet_median_abs_error is not None
     assert found.datasheet_median_abs_error > 0.25
     assert found.predicted_rows >= 0.98 * found.rows
+
+
+def test_llama_cpps_passes_grow_with_every_token_up_to_eight(shipped: ValidationReport) -> None:
+    """Its pull requests' figures: 8 tokens take 2.1 plain passes (Q4_0, RTX 3090), where weight traffic alone says 1."""
+    file = by_name(shipped)["llama_cpp_passes.csv"]
+    assert isinstance(file, LayerErrors)
+    assert file.ratio_median_abs_error is not None
+    assert file.ratio_median_abs_error <= 0.05
+    widest = next(
+        one for one in file.ratios if (one.context, one.width, one.measured > 2.0) == (256, 8, True)
+    )
+    assert widest.measured == pytest.approx(13.70 / 6.387, rel=1e-3)
+    assert widest.predicted == pytest.approx(widest.measured, rel=0.1)
+    assert shipped.rows is not None
+    rows = [row for row in shipped.rows if row.file == file.file]
+    table = next(one for one in shipped_tables() if one.name == file.file).read_text(encoding="utf-8")
+    unseen = {number for number, line in enumerate(table.splitlines(), 1) if ",no," in line}
+    errors = [abs(row.predicted / row.measured - 1.0) for row in rows if row.row in unseen and row.predicted]  # type: ignore[operator]
+    assert len(errors) == len(unseen) == 6
+    assert sorted(errors)[3] <= 0.12
+    assert max(errors) <= 0.2
+
+
+def test_a_pass_of_an_unknown_engine_or_model_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "passes.csv"
+    header = "gpu,fw,model,weights,batch,context,width,ms"
+    good = "h100-sxm,vllm,llama-3.1-8b,bf16,8,1024,4,9.0"
+    lines = [
+        header,
+        good,
+        good.replace("vllm", "no-engine"),
+        good.replace("3.1-8b", "no-such"),
+        good.replace("bf16", "b16"),
+    ]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    rows = validate([path], rows=True).rows
+    assert rows is not None
+    assert [row.predicted is None for row in rows] == [False, True, True, True]
+    for row, name in zip(rows[1:], ("no-engine", "no-such", "b16"), strict=True):
+        assert name in str(row.reason)
 
 
 def test_every_shipped_table_is_listed(shipped: ValidationReport) -> None:

@@ -188,6 +188,7 @@ def kernel_terms(kernel: Kernel, fit: Fit, device: Device) -> Terms:
             flops_per_s=rate,
             bandwidth_bytes_per_s=bandwidth,
             constants=constants,
+            sm_count=device.sm_count,
         )
     if isinstance(constants, AttentionConstants):
         return attention_seconds(

@@ -43,6 +43,7 @@ FORMS: Mapping[str, type[Constants]] = {
 _WITHOUT_FORMAT = ("allreduce", "small", "wait")
 POOLED = "pooled"
 GIVEN = "given"  # the device of constants in a person's file that apply to whatever device is asked about
+OWN_KERNELS = ("llama.cpp",)  # shares none with the engines whose kernels were measured
 ENGINES = {"tensorrt-llm": "trtllm", "trt-llm": "trtllm", "tensorrt_llm": "trtllm"}
 Origin = Literal["measured", "default"]
 _FAMILY_WIDER = (
@@ -231,10 +232,14 @@ def _candidates(
 def _shipped_fit(
     device: Device, kinds: tuple[str, ...], formats: tuple[str, ...], frameworks: tuple[str, ...]
 ) -> Fit | None:
-    for fit in _candidates(_shipped(device.id), device.id, kinds, formats, frameworks):
-        return fit
     family, like = _family(device)
     defaults = {fit.key: fit for fit in _file("families.toml")[0]}
+    own = [framework for framework in frameworks if framework in OWN_KERNELS]
+    for name in (device.id, family, "any"):
+        for fit in _candidates(defaults, name, kinds, formats, own):
+            return fit
+    for fit in _candidates(_shipped(device.id), device.id, kinds, formats, frameworks):
+        return fit
     for fit in _candidates(defaults, family, kinds, formats, frameworks):
         return fit
     for fit in _candidates(_shipped(like), like, kinds, formats, frameworks) if like else ():

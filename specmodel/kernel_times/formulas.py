@@ -55,6 +55,11 @@ class GemmConstants:
         Exponent p of (memory^p + compute^p + walk^p)^(1/p): 1 adds, 2 overlaps, infinity would be a maximum.
     tile : float
         Rows are multiplied in multiples of this, empty ones included; 1 where that does not show.
+    vector_rows : float
+        Up to so many rows a kernel without matrix units does the work, as llama.cpp's does; 0 where there is none.
+    vector_flops_per_unit, vector_bandwidth_share : float
+        Its rate per multiprocessor, and its share of the bandwidth. Its traffic and arithmetic join as root of squares.
+        [FLOP/s]
     """
 
     FITTED: ClassVar[tuple[str, ...]] = ("fixed_s", "bandwidth_share", "flops_share", "walk_s", "quantise")
@@ -66,6 +71,9 @@ class GemmConstants:
     quantise: float = 0.0
     overlap: float = 2.0
     tile: float = 1.0
+    vector_rows: float = 0.0
+    vector_flops_per_unit: float = 0.0
+    vector_bandwidth_share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +200,7 @@ def gemm_seconds(
     flops_per_s: float,
     bandwidth_bytes_per_s: float,
     constants: GemmConstants,
+    sm_count: float | None = None,
 ) -> Terms:
     r"""Time of one linear layer.
 
@@ -207,6 +216,8 @@ def gemm_seconds(
         Stored size of the weights, scales included. [B]
     flops_per_s, bandwidth_bytes_per_s : float
         Dense peak of the format's rate, and HBM bandwidth, both from the datasheet.
+    sm_count : float, optional
+        Multiprocessors: without their number no vector kernel is assumed.
 
     Returns
     -------
@@ -220,7 +231,19 @@ def gemm_seconds(
     compute = 2.0 * rows * n * k / (constants.flops_share * flops_per_s)
     joined = _joined(constants.overlap, memory, compute, constants.walk_s * k)
     quantise = constants.quantise * m * k / bandwidth_bytes_per_s if constants.quantise else 0.0
-    return Terms(constants.fixed_s + joined + quantise, memory, compute, constants.fixed_s)
+    whole = Terms(constants.fixed_s + joined + quantise, memory, compute, constants.fixed_s)
+    if not (constants.vector_rows and sm_count):
+        return whole
+    few = np.asarray(m) <= constants.vector_rows
+    memory = memory * (constants.bandwidth_share / constants.vector_bandwidth_share)
+    compute = 2.0 * m * n * k / (constants.vector_flops_per_unit * sm_count)
+    vector = Terms(constants.fixed_s + _joined(2.0, memory, compute), memory, compute, constants.fixed_s)
+    return Terms(
+        np.where(few, vector.seconds, whole.seconds),
+        np.where(few, vector.memory, whole.memory),
+        np.where(few, vector.compute, whole.compute),
+        constants.fixed_s,
+    )
 
 
 def attention_seconds(

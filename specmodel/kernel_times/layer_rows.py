@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
+LABELS = ("layer", "dtype", "kv", "fw")
 BREAK_EVEN_ALPHAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 
 
@@ -62,7 +63,7 @@ def predict_layers(
 ) -> None:
     """Times of a table of whole layers; its "layer" column names the model whose layer it is."""
     table = found.table
-    keys = list(zip(*(table.texts[name].tolist() for name in ("layer", "dtype", "kv", "fw")), strict=True))
+    keys = list(zip(*(table.texts[name].tolist() for name in LABELS), strict=True))
     for key in sorted(set(keys)):
         rows = np.array([other == key for other in keys])
         found.label(rows, "layer", key[1])
@@ -105,16 +106,14 @@ def _layer_seconds(
     return seconds, np.asarray(Datasheet(device).time(kernels).seconds), gemm
 
 
-def width_ratios(found: Sequence[Predictions]) -> tuple[WidthRatio, ...]:
-    """Every wide pass that has a plain one beside it."""
+def width_ratios(found: Sequence[Predictions], labels: Sequence[str] = LABELS) -> tuple[WidthRatio, ...]:
+    """Every wide pass that has a plain one beside it, equal in the text columns `labels`."""
     ratios = []
     for one in found:
         numbers = one.table.numbers
-        labels = zip(
-            *(one.table.texts[name].tolist() for name in ("layer", "dtype", "kv", "fw")), strict=True
-        )
+        texts = zip(*(one.table.texts[name].tolist() for name in labels), strict=True)
         sizes = zip(*(numbers[name].tolist() for name in ("batch", "context", "width")), strict=True)
-        rows = {(*label, *size): at for at, (label, size) in enumerate(zip(labels, sizes, strict=True))}
+        rows = {(*label, *size): at for at, (label, size) in enumerate(zip(texts, sizes, strict=True))}
         for key, at in rows.items():
             plain = rows.get((*key[:-1], 1.0))
             if key[-1] == 1.0 or plain is None:

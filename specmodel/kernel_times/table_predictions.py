@@ -128,6 +128,10 @@ def predict(part: DeviceRows, calibration: Calibration, framework: str | None) -
         from specmodel.kernel_times.layer_rows import predict_layers
 
         predict_layers(found, device, calibration, framework)
+    elif table.kind == "pass":
+        from specmodel.kernel_times.pass_rows import predict_passes
+
+        predict_passes(found, device, calibration, framework)
     elif table.kind == "operators":
         _operators(found, device, calibration, framework)
     elif table.kind == "attention widths":

@@ -93,6 +93,7 @@ def gemm_times(table: Table, device: Device, dtype: str) -> Times:
             flops_per_s=rate,
             bandwidth_bytes_per_s=device.bandwidth_bytes_per_s,
             constants=constants,
+            sm_count=device.sm_count,
         )
 
     return times

@@ -27,6 +27,7 @@ TIMES: Mapping[str, float] = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "ns": 1e-9}
 # Columns that make a kind, most telling first: numbers, then texts.
 KINDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "layer": (("batch", "context", "width"), ("layer", "dtype", "kv")),
+    "pass": (("batch", "context", "width"), ("model", "weights")),
     "e2e": (("isl", "osl", "conc", "tpot_ms"), ("model",)),
     "attention widths": (("b", "kv_len", "q_len"), ("hq", "hkv", "hd", "kv")),
     "attention module": (("b", "prefix", "q_len"), ()),
