@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from specmodel.drafters.drafter import Drafter
 
 HOST_BOUND = ("transformers",)
+# Engines whose kernels for quantised weights take time with every position; how much is known for some devices.
 PER_TOKEN_KERNELS = ("llama.cpp",)
 
 
@@ -63,7 +64,11 @@ def doubts(
         )
     if isinstance(setting.model, Model):
         weights = setting.model.precision.weights
-        if setting.engine.id in PER_TOKEN_KERNELS and weights.weight_only:
+        if (
+            setting.engine.id in PER_TOKEN_KERNELS
+            and weights.weight_only
+            and not _kernels_known(setting, weights.name)
+        ):
             raised.append(
                 Doubt(
                     f"{setting.engine.name} may verify {weights.name} weights one position at a time on this device, "
@@ -94,3 +99,14 @@ def doubts(
             )
         )
     return tuple(raised)
+
+
+def _kernels_known(setting: Deployment, weights: str) -> bool:
+    """Whether the time of several positions through such a kernel is known on that device."""
+    from specmodel.kernel_times.calibrated import Calibrated
+    from specmodel.kernel_times.formulas import GemmConstants
+
+    if not isinstance(setting.timing, Calibrated) or setting.device.sm_count is None:
+        return False
+    fit = setting.timing.calibration.find(setting.device, "gemm", weights, setting.engine.framework)
+    return fit is not None and isinstance(fit.constants, GemmConstants) and fit.constants.vector_rows > 0.0
