@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -60,8 +61,23 @@ def thread_count() -> int:
 
 @cache
 def _helpers() -> ThreadPoolExecutor:
-    """Threads for all cores but the caller's, started once."""
-    return ThreadPoolExecutor(max(1, thread_count() - 1), thread_name_prefix="decode")
+    """Threads for all cores but the caller's, all started here.
+
+    An executor that is interrupted while it starts a thread forgets that thread, and the process waits for it forever
+    when it ends. So none starts later, and an interruption here dismisses them all.
+    """
+    count = max(1, thread_count() - 1)
+    pool = ThreadPoolExecutor(count, thread_name_prefix="decode")
+    all_up = threading.Barrier(count + 1)
+    try:
+        for _ in range(count):
+            pool.submit(all_up.wait)
+        all_up.wait()
+    except BaseException:
+        all_up.abort()
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    return pool
 
 
 def share_out(work: Callable[[Piece], object], pieces: Sequence[Piece]) -> None:

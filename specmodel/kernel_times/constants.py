@@ -240,8 +240,9 @@ def _shipped_fit(
             return fit
     for fit in _candidates(_shipped(device.id), device.id, kinds, formats, frameworks):
         return fit
-    for fit in _candidates(defaults, family, kinds, formats, frameworks):
-        return fit
+    for name in (device.id, family):
+        for fit in _candidates(defaults, name, kinds, formats, frameworks):
+            return fit
     for fit in _candidates(_shipped(like), like, kinds, formats, frameworks) if like else ():
         source = f"default of the {family} family, fitted on {like}: {fit.source}"
         return _adapted(fit, like, device).widened(_FAMILY_WIDER, source)
