@@ -48,7 +48,8 @@ Alpha = Annotated[
 AcceptanceList = Annotated[
     str | None,
     typer.Option(
-        "--acceptance", help="Instead of alpha: a1,a2,... share of rounds accepting position 1, 2, ..."
+        "--acceptance",
+        help="Instead of alpha: a1,a2,... share of rounds accepting position 1, 2, ...; or a mean length, 2.4@3.",
     ),
 ]
 AcceptanceFrom = Annotated[
@@ -166,6 +167,35 @@ def numbers(field: str, text: str) -> list[float]:
     return found
 
 
+def acceptance_list(field: str, text: str, *, conditional: bool = False) -> list[float]:
+    """Shares of rounds that accept position 1, 2, ...: as listed, or behind a mean acceptance length "LENGTH@K".
+
+    What most sources print is the length alone; it stands for the geometric chain of K drafts that yields it.
+    """
+    if "@" not in text:
+        found = numbers(field, text)
+        if len(found) == 1 and found[0] > 1.0:
+            raise InputError(
+                field,
+                text,
+                "must be from 0 to 1; a mean acceptance length is given as LENGTH@K, K drafts per round",
+            )
+        return found
+    from specmodel.evidence import alpha_from_tokens_per_round
+
+    if conditional:
+        raise InputError("conditional", True, f"says how to read a list, and --{field} gives a mean length")
+    length, _, depth = text.partition("@")
+    tokens, k = numbers(field, length), wholes(field, depth)
+    if len(tokens) != 1 or len(k) != 1 or not 1 <= k[0] <= 64:
+        raise InputError(field, text, "must be one length, an @, and 1 to 64 drafts per round")
+    try:
+        alpha = alpha_from_tokens_per_round(tokens[0], k[0])
+    except InputError as error:
+        raise InputError(field, text, f"the length {error.allowed}") from None
+    return [alpha**position for position in range(1, k[0] + 1)]
+
+
 def wholes(field: str, text: str) -> tuple[int, ...]:
     """The whole numbers of a comma-separated list."""
     found = []
@@ -197,7 +227,9 @@ def law(
         return _measured(acceptance_from, extend)
     if not forms:
         return None
-    listed = None if acceptance is None else numbers("acceptance", acceptance)
+    listed = (
+        None if acceptance is None else acceptance_list("acceptance", acceptance, conditional=conditional)
+    )
     return rounds.acceptance_from(alpha, listed, conditional=conditional, extend=extend)
 
 

@@ -103,7 +103,9 @@ def plan(
     request = replace(base, **{name: value for name, value in given.items() if value is not None})
     shared = {
         "alpha": alpha,
-        "acceptance": None if acceptance is None else tuple(options.numbers("acceptance", acceptance)),
+        "acceptance": None
+        if acceptance is None
+        else tuple(options.acceptance_list("acceptance", acceptance, conditional=conditional)),
         "acceptance_from": acceptance_from,
         "conditional": conditional or None,
         "extend": extend or None,
@@ -133,7 +135,7 @@ def _drafts(
     if named:
         split = [one.partition("=") for one in named]
         drafts = tuple(
-            DraftRequest(name, tuple(options.numbers("draft", rates)) if rates else None)
+            DraftRequest(name, tuple(options.acceptance_list("draft", rates)) if rates else None)
             for name, _, rates in split
         )
     common = {name: value for name, value in shared.items() if value is not None}

@@ -81,7 +81,9 @@ STYLES: Mapping[str, Style] = {
 # Plain steps in absolute time: vLLM 7.07 ms (issue 20780) and 5.9 + 1.2 ms (arXiv:2601.11580, its simulator) where
 # kernels take 6.3; SGLang 5.24 ms on H200 where they take 4.9 (SpecBundle); MagicDec's T_AR; Sequoia 24.2 ms for 32
 # layers and 31.3 for 40. vLLM's draft passes one after another: 0.7-1.0 ms (issue 20780), 2.6 ms with 28 layers
-# (arXiv:2601.11580, Fig. 4); Sequoia's 0.5 ms for 2 layers and about 6 for 24.
+# (arXiv:2601.11580, Fig. 4); Sequoia's 0.5 ms for 2 layers and about 6 for 24. TensorRT-LLM captures draft and
+# verification in one graph: what rounds of DeepSeek-R1 (FP4, 8 B200, MTP 1-5, its tech blog 1) take beside a plain step is
+# proportional to k.
 ENGINES: Mapping[str, Known] = {
     "vllm": Known(
         "vllm",
@@ -101,8 +103,8 @@ ENGINES: Mapping[str, Known] = {
         },
         ("draft_pass_s",),
     ),
-    "tensorrt-llm": Known("trtllm"),
-    "llama.cpp": Known(),
+    "tensorrt-llm": Known("trtllm", {"round_s": (0.05 * MS, 0.5)}),
+    "llama.cpp": Known("llama.cpp"),
     "magicdec": Known(
         "nccl",
         {"target_pass_s": (0.1 * MS, 0.5), "draft_pass_s": (0.35 * MS, 0.3), "round_s": (1.0 * MS, 0.3)},

@@ -20,7 +20,7 @@ from specmodel.drafters.names import drafter
 from specmodel.errors import InputError
 from specmodel.model import Model
 from specmodel.planning.configuration import configuration
-from specmodel.planning.doubts import Doubt, doubts
+from specmodel.planning.doubts import Doubt, doubts, newer_than_its_times
 from specmodel.planning.request import DraftRequest, PlanRequest
 from specmodel.policies import Surface, regret
 from specmodel.result import Result
@@ -162,6 +162,9 @@ def plan(request: PlanRequest | None = None, **changes: Any) -> PlanResult:
         asked, setting, top.asked, top.speculation, top.surface, top.refused
     )
     warnings = [*setting.warnings, *(str(doubt) for option in options for doubt in option.doubts), *notes]
+    newer = newer_than_its_times(setting.engine.id, asked.engine_version)
+    if newer is not None:
+        warnings.append(newer)
     return PlanResult(
         inputs={
             **setting.describe(),

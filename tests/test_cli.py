@@ -55,6 +55,15 @@ def test_optimize_table_says_it_in_words(run: Run) -> None:
         assert words in " ".join(out.split())
 
 
+def test_a_mean_length_stands_for_its_chain(run: Run) -> None:
+    """2.41 tokens per round of 3 drafts: that is what k = 3 yields, and no further position was measured."""
+    found = answer(run, "optimize", "--acceptance", "2.41@3", "--draft-cost", "0.1")
+    by_k = {row["k"]: row["tokens_per_round"] for row in found["by_k"]}
+    assert max(by_k) == 3
+    assert by_k[3] == pytest.approx(2.41)
+    assert by_k[1] == pytest.approx(1.6674, abs=1e-3)  # alpha of 1 + a + a^2 + a^3 = 2.41
+
+
 @pytest.mark.parametrize(("flags", "tokens"), [((), 3.099), (("--conditional",), 2.597)])
 def test_optimize_from_a_list(run: Run, flags: tuple[str, ...], tokens: float) -> None:
     found = answer(
@@ -280,6 +289,19 @@ OPTIMIZE = ("optimize", "--alpha", "0.8", "--draft-cost", "0.15")
         (("breakeven", "--memory-fraction", "0"), ("--memory-fraction", "0", "above 0")),
         (("optimize", "--acceptance", "0.5,0.6", "--draft-cost", "0.1"), ("--acceptance, position 2", "0.6")),
         (("optimize", "--acceptance", "0.5,x", "--draft-cost", "0.1"), ("--acceptance", "'x'", "numbers")),
+        (("optimize", "--acceptance", "2.41", "--draft-cost", "0.1"), ("--acceptance", "2.41", "LENGTH@K")),
+        (
+            ("optimize", "--acceptance", "5@3", "--draft-cost", "0.1"),
+            ("--acceptance", "5@3", "1 to k + 1 = 4"),
+        ),
+        (
+            ("optimize", "--acceptance", "1,2@3", "--draft-cost", "0.1"),
+            ("--acceptance", "1,2@3", "one length"),
+        ),
+        (
+            ("optimize", "--acceptance", "2@3", "--conditional", "--draft-cost", "0.1"),
+            ("--conditional", "mean length"),
+        ),
         (("optimise",), ("optimise",)),
     ],
 )

@@ -11,6 +11,7 @@ import pytest
 
 from specmodel.errors import InputError
 from specmodel.planner import Cell, DraftRequest, PlanRequest, PlanResult, plan
+from specmodel.planning.doubts import newer_than_its_times
 from specmodel.planning.files import read_request, request_from
 
 MEASURED = (0.76, 0.55, 0.40, 0.29)  # the acceptance of the example
@@ -169,3 +170,25 @@ def test_a_plan_over_many_cells_is_one_table() -> None:
     assert len(result.by_batch) == 32 * 7
     speedups = np.array([cell.speedup for cell in result.by_batch if cell.speedup is not None])
     assert (speedups >= 1.0).all()
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "warned"),
+    [
+        ("vllm", "0.11.1", False),
+        ("vllm", "0.11.2", True),
+        ("vllm", "v0.33.0", True),
+        ("vllm", "nightly", False),
+        ("vllm", None, False),
+        ("sglang", "0.33.0", False),
+    ],
+)
+def test_a_release_newer_than_the_engine_times_is_said(
+    engine: str, version: str | None, warned: bool
+) -> None:
+    assert (newer_than_its_times(engine, version) is not None) == warned
+
+
+def test_a_plan_passes_it_on() -> None:
+    request = PlanRequest(engine_version="0.33.0", batch=(1,), context=(1024,))
+    assert any("releases before 0.11.2" in line for line in plan(request).warnings)

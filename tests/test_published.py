@@ -314,7 +314,7 @@ def test_shipped_times_come_from_the_fit() -> None:
 
 def test_an_engine_without_rows_takes_its_style() -> None:
     fitted = engine_fit.fit_published(_samples())
-    assert fitted.engines["tensorrt-llm"].round_s == pytest.approx(fitted.styles["captured"]["round_s"])
+    assert fitted.engines["llama.cpp"].round_s == pytest.approx(fitted.styles["captured"]["round_s"])
 
 
 def test_sources_left_out_are_predicted() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 HOST_BOUND = ("transformers",)
 # Engines whose kernels for quantised weights take time with every position; how much is known for some devices.
 PER_TOKEN_KERNELS = ("llama.cpp",)
+# First release that may run an engine's draft passes in a graph, which its engine times are older than.
+CAPTURED_DRAFTS = {"vllm": (0, 11, 2)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,19 @@ def doubts(
             )
         )
     return tuple(raised)
+
+
+def newer_than_its_times(engine: str, version: str | None) -> str | None:
+    """What to mind where a release is newer than the runs that the engine's times were fitted to."""
+    first = CAPTURED_DRAFTS.get(engine)
+    numbers = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", version or "")
+    if first is None or numbers is None or tuple(int(part or 0) for part in numbers.groups()) < first:
+        return None
+    return (
+        f"engine times are of releases before {'.'.join(map(str, first))}: later ones may run drafts in a graph, and small "
+        "targets gain more (EAGLE-3 on Qwen3-1.7B to 8B, one H20: 1.7x measured, 1.25x to 1.5x predicted); `specmodel "
+        "calibrate --runs` takes two or three points of your own"
+    )
 
 
 def _kernels_known(setting: Deployment, weights: str) -> bool:
