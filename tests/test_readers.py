@@ -292,3 +292,17 @@ def test_every_entry_names_its_source() -> None:
         about = catalogue.about(entry_id)
         assert about["source"], entry_id
         assert about["confidence"], entry_id
+
+
+def test_glm_4_7_flash_is_laid_out_like_deepseek() -> None:
+    """Sizes as turboderp-org/exllamav3 issue 142 quotes its config: a 30B-A3B with a latent cache of 512 + 64 per layer."""
+    config = {
+        "model_type": "glm4_moe_lite", "hidden_size": 2048, "intermediate_size": 10240, "moe_intermediate_size": 1536,
+        "num_hidden_layers": 47, "num_attention_heads": 20, "num_key_value_heads": 20, "n_routed_experts": 64,
+        "num_experts_per_tok": 4, "n_shared_experts": 1, "first_k_dense_replace": 1, "q_lora_rank": 768,
+        "kv_lora_rank": 512, "qk_nope_head_dim": 192, "qk_rope_head_dim": 64, "v_head_dim": 256, "vocab_size": 154880,
+        "max_position_embeddings": 202752, "tie_word_embeddings": False,
+    }  # fmt: skip
+    model = load(config)
+    assert model.architecture.parameters == pytest.approx(30e9, rel=0.01)
+    assert model.kv_bytes_per_token == 47 * (512 + 64) * 2

@@ -142,6 +142,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "kimi_k2": _DEEPSEEK,
         "kimi_k25": _DEEPSEEK,
         "glm_moe_dsa": _DEEPSEEK,
+        "glm4_moe_lite": replace(_DEEPSEEK, unverified=_NOT_COUNTED),
         "minimax_text_01": Family(_own(hybrids.minimax_text)),
         "nemotron_h": Family(_own(hybrids.nemotron_h)),
         "mimo_v2_flash": Family(
