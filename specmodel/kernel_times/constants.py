@@ -7,6 +7,7 @@ datasheet's rates, with a wider band and the word `default`.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -208,6 +209,8 @@ def _nearest_formats(name: str, device: Device) -> tuple[str, ...]:
     if asked.weight_only or (asked.rate not in device.peak_flops_per_s and asked.rate != "bf16"):
         if asked.name == "fp8-block":
             chain.append("fp8")
+        if re.match(r"i?q\d_k", asked.name):
+            chain.append("k-quant")
         narrow = ["int4-g128", "mxfp4"]  # the second is known for experts only
         chain += [*narrow, "int8-wo"] if asked.bits < 6.0 else ["int8-wo", *narrow]
     elif asked.rate in ("fp8", "int8"):
