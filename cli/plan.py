@@ -44,7 +44,8 @@ def plan(
     batch: Annotated[str | None, typer.Option("--batch", help="Batches, separated by commas.")] = None,
     ctx: Annotated[str | None, typer.Option("--ctx", help="Contexts, separated by commas.")] = None,
     engine: Annotated[
-        str | None, typer.Option("--engine", help="vllm, sglang, tensorrt-llm, llama-cpp, ideal.")
+        str | None,
+        typer.Option("--engine", help="vllm, vllm-captured, sglang, tensorrt-llm, llama-cpp, ideal."),
     ] = None,
     engine_version: Annotated[
         str | None, typer.Option("--engine-version", help="Release or build that the configuration is for.")

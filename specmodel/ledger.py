@@ -42,6 +42,7 @@ ENGINE_RULES: Mapping[str, EngineRule] = MappingProxyType(
     {
         "ideal": EngineRule("total", "memory fraction", f"{_TOTAL}; no activations counted"),
         "vllm": EngineRule("total", "gpu_memory_utilization", _TOTAL),
+        "vllm-captured": EngineRule("total", "gpu_memory_utilization", _TOTAL),
         "sglang": EngineRule(
             "static",
             "mem_fraction_static",

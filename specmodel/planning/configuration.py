@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 ENGINE_WRITERS = {
     "vllm": "vllm",
+    "vllm-captured": "vllm",
     "sglang": "sglang",
     "tensorrt-llm": "tensorrt-llm",
     "llama.cpp": "llama.cpp",

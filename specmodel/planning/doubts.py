@@ -111,9 +111,8 @@ def newer_than_its_times(engine: str, version: str | None) -> str | None:
     if first is None or numbers is None or tuple(int(part or 0) for part in numbers.groups()) < first:
         return None
     return (
-        f"engine times are of releases before {'.'.join(map(str, first))}: later ones may run drafts in a graph, and small "
-        "targets gain more (EAGLE-3 on Qwen3-1.7B to 8B, one H20: 1.7x measured, 1.25x to 1.5x predicted); `specmodel "
-        "calibrate --runs` takes two or three points of your own"
+        f"engine times are of releases before {'.'.join(map(str, first))}; later ones run drafts in a graph, and small targets "
+        f"gain more (EAGLE-3 on Qwen3-1.7B to 8B, one H20: 1.7x measured, 1.25x to 1.5x predicted): --engine {engine}-captured"
     )
 
 
